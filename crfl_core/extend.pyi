@@ -138,7 +138,7 @@ from crfl_core.records.vote_counting import NoisyModels as NoisyModels
 
 # Trackers: what they are shown of a run
 from crfl_core.plugin_api.tracker import Tracker as Tracker
-from crfl_core.plugin_api.tracker import RunContext as RunContext
+from crfl_core.records.run_context import RunContext as RunContext
 from crfl_core.plugin_api.certificate import CertificateResult as CertificateResult
 from crfl_core.runs.results import RunResult as RunResult
 from crfl_core.reporting.metrics import Metrics as Metrics

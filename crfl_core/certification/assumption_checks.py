@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crfl_core.certification.contraction import domain_bound_without_bias, input_bound, smoothness
 from crfl_core.plugin_api.certificate import Check, Direction, Level
-from crfl_core.records.ledger import Ledger
 from crfl_core.records.measurements import norm_error, precision
-from crfl_core.records.threat import Threat
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import Ledger
+    from crfl_core.records.threat import Threat
 
 FIXED_RULE_REMEDY = "use a rule whose weights are fixed, as `crfl plugins` lists them"
 UNIT_BALL_REMEDY = "set model.features = { type = 'unit-ball' }"
@@ -99,7 +102,7 @@ def check_input_norms(ledger: Ledger, threat: Threat) -> Check:
     holds = found <= declared * (1 + 2 * error)
     if threat.poison == "update":  # what attackers feed their models does not matter
         measured = f"largest {found:.4g}, declared {declared:.4g}"
-        return declare_if_unmeasured(
+        return declare_missing_measurement(
             ledger, build_check("input norms", holds, measured, "all inputs keep the bound", UNIT_BALL_REMEDY)
         )
     limit = domain_bound_without_bias(ledger, threat)
@@ -111,10 +114,10 @@ def check_input_norms(ledger: Ledger, threat: Threat) -> Check:
         "a finite declared bound that all inputs keep",
         f"{UNIT_BALL_REMEDY}, use a bounded scaling, or set threat.input_bound",
     )
-    return declare_if_unmeasured(ledger, kept)
+    return declare_missing_measurement(ledger, kept)
 
 
-def declare_if_unmeasured(ledger: Ledger, found: Check) -> Check:
+def declare_missing_measurement(ledger: Ledger, found: Check) -> Check:
     """Declare a held check of the clients' data if the data were not measured here."""
     return found if ledger.facts.measured or found.status == "failed" else replace(found, status="declared")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,9 +11,11 @@ from crfl_core.certification import rounding_error
 from crfl_core.certification.assumption_checks import build_check, restrict_check
 from crfl_core.certification.contraction import BALL_ROUNDING_SLACK, has_honest_cap, input_bound
 from crfl_core.plugin_api.certificate import Check, Level
-from crfl_core.records.ledger import BallFacts, ClientColumns, Ledger, TrainingFacts
 from crfl_core.records.measurements import precision
-from crfl_core.records.threat import Threat
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import BallFacts, ClientColumns, Ledger, TrainingFacts
+    from crfl_core.records.threat import Threat
 
 SCALED_BATCHES_WARNING_SHARE = 0.5
 """Share of scaled batches above which a limit is called too small."""

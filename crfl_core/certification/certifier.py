@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crfl_core.certification.assumption_checks import check_trusted_data
 from crfl_core.certification.threat_resolution import enlarge_threat, resolve_threat
-from crfl_core.config import RunConfig
 from crfl_core.errors import OptionError, PluginFailure, wrap_failures
 from crfl_core.plugin_api.certificate import (
     DIRECTIONS,
@@ -28,9 +28,12 @@ from crfl_core.plugin_api.certificate import (
     Guarantee,
     Level,
 )
-from crfl_core.records.ledger import Ledger
-from crfl_core.records.threat import Threat
 from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
+
+if TYPE_CHECKING:
+    from crfl_core.config import RunConfig
+    from crfl_core.records.ledger import Ledger
+    from crfl_core.records.threat import Threat
 
 VoteSource = Callable[[VoteRequest, VoteSettings], Mapping[str, Votes]]
 """A function that answers a vote request on every test set, by the name of the set."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.records.ledger import Ledger
 from crfl_core.records.votes import CountVotes, VoteRequest, Votes, VoteSettings
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import Ledger
 
 Array = NDArray[np.float64]
 

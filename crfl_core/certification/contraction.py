@@ -6,14 +6,17 @@ Norms of inputs are Euclidean, behind the feature maps, and include the constant
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.records.ledger import ClientColumns, Ledger
 from crfl_core.records.measurements import norm_error, precision, relative_error
-from crfl_core.records.threat import Threat
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import ClientColumns, Ledger
+    from crfl_core.records.threat import Threat
 
 Array = NDArray[np.float64]
 
@@ -102,10 +105,10 @@ def round_lipschitz(ledger: Ledger, threat: Threat, number: int) -> float:
     constant = formulas.round_contraction(rows.weight_bound, rows.retention if contracts else np.ones(len(rows)))
     if threat.clean_world == "honest" or number not in threat.rounds or threat.rounds_at_most == 1:
         return constant
-    return max(constant, scaled_round_expansion(ledger, threat, rows))
+    return max(constant, round_expansion_with_rate(ledger, threat, rows))
 
 
-def scaled_round_expansion(ledger: Ledger, threat: Threat, rows: ClientColumns) -> float:
+def round_expansion_with_rate(ledger: Ledger, threat: Threat, rows: ClientColumns) -> float:
     """Return the Lipschitz constant of a round whose attackers multiply clean updates; 0 if none does."""
     unknown_training = threat.poison == "update"
     rate = rows.honest_rate if unknown_training else rows.learning_rate

@@ -8,15 +8,19 @@ See docs/certificates.md#two-directions.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from crfl_core.certification import assumption_checks
 from crfl_core.certification.assumption_checks import build_check, restrict_check
 from crfl_core.certification.ball_rule_checks import spectrum_checks
 from crfl_core.certification.contraction import domain_bound, effective_input_bound, has_honest_cap, input_bound
-from crfl_core.plugin_api.certificate import Check
-from crfl_core.records.ledger import Ledger
-from crfl_core.records.threat import Threat
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.certificate import Check
+    from crfl_core.records.ledger import Ledger
+    from crfl_core.records.threat import Threat
 
 
 def pathwise_checks(ledger: Ledger, threat: Threat, last: int, *, observed: bool) -> tuple[Check, ...]:

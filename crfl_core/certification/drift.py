@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +27,11 @@ from crfl_core.certification.contraction import (
     is_contracting,
     round_lipschitz,
 )
-from crfl_core.records.ledger import ClientColumns, Ledger
 from crfl_core.records.measurements import observed_residuals
-from crfl_core.records.threat import Threat
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import ClientColumns, Ledger
+    from crfl_core.records.threat import Threat
 
 Array = NDArray[np.float64]
 

@@ -5,12 +5,16 @@ Bounded in double precision. There is no bound for single precision: errors coun
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.records.ledger import ClientColumns, Ledger
 from crfl_core.records.measurements import observed_residuals
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import ClientColumns, Ledger
 
 Array = NDArray[np.float64]
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.errors import wrap_failures
 from crfl_core.plugin_api.attack import Attack, RealisedAttack
-from crfl_core.records.ledger import Ledger
 from crfl_core.records.measurements import norm_error, scale_error, share_error
-from crfl_core.records.threat import Threat, ThreatSettings
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import Ledger
+    from crfl_core.records.threat import Threat, ThreatSettings
 
 
 class ResolvedThreat(NamedTuple):

@@ -10,6 +10,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,10 +19,7 @@ from torch import Tensor
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.errors import CrflWarning, PluginFailure
-from crfl_core.plugin_api.model import BoundModel
 from crfl_core.records.input_rows import norms_of
-from crfl_core.records.ledger import GroupFacts
-from crfl_core.records.random_streams import Streams
 from crfl_core.records.vote_counting import NoisyModels, PartialCount, count_votes, split_samples
 from crfl_core.records.votes import (
     CountVotes,
@@ -33,6 +31,11 @@ from crfl_core.records.votes import (
     Votes,
     VoteSettings,
 )
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.model import BoundModel
+    from crfl_core.records.ledger import GroupFacts
+    from crfl_core.records.random_streams import Streams
 
 LabelledSets = Mapping[str, tuple[Tensor, Tensor]]
 """Features and labels of test sets, by name."""

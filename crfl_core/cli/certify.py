@@ -21,7 +21,7 @@ QuestionOption = Annotated[
 Save = Annotated[
     str | None, typer.Option("--save", metavar="NAME", help="Also write RUN/what-if/NAME/.", show_default=False)
 ]
-AnyRound = Annotated[bool, typer.Option("--any-round", help="Attacks in one round, and nobody knows which.")]
+AnyRound = Annotated[bool, typer.Option("--any-round", help="Attacks in any one round.")]
 AtMost = Annotated[
     int | None,
     typer.Option(
@@ -44,7 +44,7 @@ def certify(
 ) -> None:
     """Certify a finished RUN again with other settings of threat, votes or certificates; nothing is trained again.
 
-    For example against three clients, in a round that nobody knows: crfl certify RUN --set threat.clients=3 --any-round
+    For example against three clients in any one round: crfl certify RUN --set threat.clients=3 --any-round
     """
     output.show_start(quiet=json)
     from crfl_core.runs import certify

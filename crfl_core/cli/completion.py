@@ -52,14 +52,14 @@ def settings(incomplete: str) -> list[str]:
 
 def values_of(key: str) -> list[str]:
     """List the values of a key: the plugins of its kind, the words that it knows, or true and false."""
-    from crfl_core.config.options import allowed_words, field_at, plugin_kinds_of
+    from crfl_core.config.options import field_at, list_choices, plugin_kinds_of
     from crfl_core.plugin_loading.registry import Registry
 
     field = field_at(key.removesuffix(".type"))
     if field is None:
         return []
     kinds = plugin_kinds_of(field)
-    return list(Registry().names(kinds[0]) if kinds else allowed_words(field.annotation))
+    return list(Registry().names(kinds[0]) if kinds else list_choices(field.annotation))
 
 
 def kinds(incomplete: str) -> list[str]:

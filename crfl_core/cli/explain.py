@@ -22,18 +22,18 @@ def explain(
     from crfl_core.plugin_loading.registry import Registry
     from crfl_core.runs.resource_needs import check_config
     from crfl_core.runs.results import reading
-    from crfl_core.runs.run import default_path, located
+    from crfl_core.runs.run import default_path, locate_errors
     from crfl_core.runs.run_directory import CONFIG, RunDirectory
 
     if config is not None and (config / CONFIG).exists():
         config = config / CONFIG
     with output.redirect_plugin_output():
         registry = LenientRegistry(Registry())
-        if config is not None and config.name == CONFIG and (run := RunDirectory(config.parent)).is_marked:
+        if config is not None and config.name == CONFIG and (run := RunDirectory(config.parent)).has_marker:
             run.read(CONFIG)  # which compares it
             registry = reading(run, Registry(), trust=trust)
         loaded = load_config(config, overrides=overrides or (), registry=registry)
-        with located(loaded):
+        with locate_errors(loaded):
             check_config(loaded.config, default_path(loaded.config))
         lines = list_settings(loaded)
     if json:

@@ -29,7 +29,7 @@ WEIGHTS: dict[Dependence, str] = {
     "fixed": "follow from the participants alone; the core does the arithmetic, and every certificate can use them",
     "own": "times a factor that depends on the client's own update; certificates use p_i and the cap, as long as no "
     "honest client is shortened",
-    "all": "depend on what everybody submits; certificates that need fixed weights refuse them",
+    "all": "depend on the updates of all clients; certificates that need fixed weights refuse them",
 }
 
 

@@ -48,7 +48,7 @@ def predict(
 
 
 def read_inputs(path: Path):  # type: ignore[no-untyped-def]  # numpy is imported late
-    """The array `x` of an npz file, or the array of an npy file."""
+    """Read the array `x` of an npz file, or the array of an npy file."""
     import numpy as np
 
     from crfl_core.errors import DataError
@@ -65,4 +65,4 @@ def read_inputs(path: Path):  # type: ignore[no-untyped-def]  # numpy is importe
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}") from error
     except (ValueError, EOFError, BadZipFile) as error:
-        raise DataError(f"is no npz or npy file of plain numbers: {remedy}") from error
+        raise DataError(f"is not an npz or npy file of plain numbers: {remedy}") from error

@@ -33,7 +33,7 @@ def resume(
 
 
 def resume_sweep(path: Path, *, json: bool, quiet: bool, trust: bool) -> None:
-    """What `crfl sweep` does with the folder of a sweep: that command is a plugin, found like any other."""
+    """Resume the sweep in a folder with the command `sweep`, which is a plugin."""
     from crfl_core.plugin_loading.registry import Registry
 
     options = [f"--{name}" for name, given in {"json": json, "quiet": quiet, "trust": trust}.items() if given]

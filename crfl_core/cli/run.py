@@ -60,11 +60,11 @@ def run(
     results = RunDisplay(full=full, json=json, quiet=quiet)
     with output.redirect_plugin_output():
         registry = Registry()
-        changes = [*(overrides or ()), *([] if start_from is None else [execution.start_at(start_from)])]
+        changes = [*(overrides or ()), *([] if start_from is None else [execution.start_override(start_from)])]
         loaded = load_config(config, overrides=changes, registry=registry)
         path = out or execution.default_path(loaded.config)
         try:
-            with execution.located(loaded):
+            with execution.locate_errors(loaded):
                 session = execution.prepare(loaded.config, path, [] if dry_run else results.trackers)
                 if dry_run:
                     estimate = estimate_run(session)
@@ -112,16 +112,16 @@ def estimate_lines(estimate: Estimate, path: Path) -> Iterator[tuple[str, str]]:
             yield "votes", f"{load.models:,} noisy models on {sizes.tests:,} test samples"
         else:
             yield "continuations", f"{load.models:,} models through {load.rounds:,} rounds"
-    memory = resource_limits.memory_left()
+    memory = resource_limits.read_free_memory()
     left = "" if memory is None else f"; {format_bytes(memory.left)} are left ({memory.limit})"
     yield "memory", f"about {format_bytes(estimate.memory)} at the peak{left}"
-    disk = resource_limits.disk_left(path)
+    disk = resource_limits.read_free_disk(path)
     left = "" if disk is None else f"; {format_bytes(disk.left)} are left ({disk.limit})"
     yield "disk", f"about {format_bytes(estimate.disk)}{left}"
 
 
 def refuse_sweep(config: Path | None) -> None:
-    """A file that describes many runs is for another command."""
+    """Refuse a config that describes many runs; name the command for it."""
     from crfl_core.config.loading import read_source
     from crfl_core.errors import ConfigError
 

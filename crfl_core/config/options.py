@@ -190,7 +190,7 @@ def field_at(key: str) -> FieldInfo | None:
     return table.model_fields.get(last)
 
 
-def allowed_words(annotation: Any) -> Iterator[str]:
+def list_choices(annotation: Any) -> Iterator[str]:
     """Yield the words that an annotation allows: of literals, and true and false."""
     if annotation is bool:
         yield from ("true", "false")
@@ -198,7 +198,7 @@ def allowed_words(annotation: Any) -> Iterator[str]:
         yield from map(str, get_args(annotation))
     else:
         for part in get_args(annotation):
-            yield from allowed_words(part)
+            yield from list_choices(part)
 
 
 def plugin_places() -> dict[str, tuple[str, bool]]:
@@ -229,7 +229,7 @@ def example_value(field: FieldInfo) -> str | None:
     if any(getattr(mark, "func", None) is check_import_path for mark in field.metadata):
         return to_toml("my_package:Name")
     kinds = [mark.kind for mark in field.metadata if isinstance(mark, PluginField)]
-    return to_toml(default_plugin(kinds[0])) if kinds else required_example(field.annotation)
+    return to_toml(default_plugin(kinds[0])) if kinds else example_of_required(field.annotation)
 
 
 def default_plugin(kind: str) -> Any:
@@ -241,14 +241,14 @@ def default_plugin(kind: str) -> Any:
     return field.default[-1] if is_list else field.default
 
 
-def required_example(annotation: Any) -> str:
+def example_of_required(annotation: Any) -> str:
     """Return a possible value of an option without a default."""
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin is Literal:
         return to_toml(arguments[0])
     if origin in (Annotated, Union, types.UnionType):
-        return required_example(arguments[0])
+        return example_of_required(arguments[0])
     if origin is tuple:
-        return f"[{required_example(arguments[0])}]"
+        return f"[{example_of_required(arguments[0])}]"
     return EXAMPLES.get(annotation, '"name"')

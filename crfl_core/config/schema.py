@@ -90,7 +90,7 @@ class Reserve(Table):
         return (wanted.dataset for _, wanted in self if isinstance(wanted, ReserveSamples))
 
     def with_own_plugins(self) -> Reserve:
-        """The same with instances of its own."""
+        """Return a copy with plugin instances of its own."""
         own = {name: wanted for name, wanted in self if isinstance(wanted, ReserveSamples)}
         return self.model_copy(
             update={name: one.model_copy(update={"dataset": one.dataset.model_copy()}) for name, one in own.items()}
@@ -285,7 +285,7 @@ class RunConfig(Table):
         self._check_schedules()
         if self.storage.keep == "distances" and self.attack is None:
             raise misfit_error(
-                "storage.keep", "there is no attack, and so no clean twin to be distant from: set 'models'"
+                "storage.keep", "needs an attack, because distances are measured to a clean twin: set 'models'"
             )
         titles = [certificate.title for certificate in self.certificates]
         for position, title in enumerate(titles):
@@ -321,7 +321,7 @@ class RunConfig(Table):
                     yield next(name for name, described in KINDS.items() if described.includes(type(part))), part
 
     def with_own_plugins(self) -> RunConfig:
-        """The same config with plugin instances of its own: what they open or remember stays in one run."""
+        """Return a copy with plugin instances of its own, so that their state stays in one run."""
         maps = tuple(feature_map.model_copy() for feature_map in self.model.features)
         lists = ("aggregation", "certificates", "trackers")
         copies: dict[str, object] = {name: tuple(one.model_copy() for one in getattr(self, name)) for name in lists}

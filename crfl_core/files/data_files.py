@@ -14,31 +14,27 @@ from pydantic import AfterValidator
 from crfl_core.errors import DataError
 
 FileStatus = Literal["ok", "found", "missing", "wrong"]
-"""Of a data file: `found` is there, but nobody compared its content with a checksum."""
+"""Of a data file: `found` means that the file exists and was not compared with a checksum."""
 
 DATA_DIR = "CRFL_DATA_DIR"
 CACHE_DIR = "CRFL_CACHE_DIR"
 
 
-def from_here(path: Path) -> Path:
-    """An absolute path, so that a run can be resumed from another directory."""
+def absolute_user_path(path: Path) -> Path:
+    """Return an absolute path, so that a run can be resumed from another directory."""
     try:
         return path.expanduser().absolute()
-    except RuntimeError as error:  # somebody's home that does not exist
+    except RuntimeError as error:  # a home directory that does not exist
         raise ValueError(f"there is no folder {path.parts[0]}") from error
 
 
-UserPath = Annotated[Path, AfterValidator(from_here)]
+UserPath = Annotated[Path, AfterValidator(absolute_user_path)]
 """The type of an option that names a file or folder, relative to the working directory or to `~`."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a dataset. `sha256` and `size` in bytes are None where nobody has published them.
-
-    `urls` are mirrors in the order in which they are tried; without any, the file cannot be fetched by itself. `also`
-    are other names under which people keep the file, or a version of it.
-    """
+    """File of a dataset. `sha256` and `size` in bytes are None if its publisher states none."""
 
     name: str
     sha256: str | None = None
@@ -47,7 +43,7 @@ class DataFile:
     also: tuple[str, ...] = ()
 
     def status(self, path: Path | None, *, thorough: bool) -> FileStatus:
-        """Whether a file is what its source published: by its size and, if `thorough`, by its checksum."""
+        """Return whether a file is the published one: by size and, if `thorough`, by checksum."""
         if path is None:
             return "missing"
         if path.name != self.name:  # unpacked, or under a name of the user's own
@@ -75,21 +71,24 @@ class DataSource:
     archive: DataFile | None = None
 
     def find(self, name: str, path: Path | None = None) -> Path | None:
-        """A file of this source, packed or unpacked, or None. `path` may be the file itself if there is only one."""
+        """Return a file of this source, packed or unpacked, or None.
+
+        `path` may be the file itself if the source has only one.
+        """
         also = (other for file in self.files if file.name == name for other in file.also)
         known = [spelling for one in (name, *also) for spelling in spellings(one)]
-        if path is not None and exists(path, file=True) and (len(self.files) == 1 or path.name in known):
+        if path is not None and is_readable_path(path, file=True) and (len(self.files) == 1 or path.name in known):
             return path
         for place in data_dirs(path):
-            for folder in folders(place, self.folder):
+            for folder in candidate_folders(place, self.folder):
                 for spelling in known:
-                    if exists(folder / spelling, file=True):
+                    if is_readable_path(folder / spelling, file=True):
                         return folder / spelling
         return None
 
 
 def cache_dir() -> Path:
-    """The user's cache of crfl: $CRFL_CACHE_DIR, else where the operating system wants it."""
+    """Return the user's cache of crfl: $CRFL_CACHE_DIR, else the place that the operating system prefers."""
     from platformdirs import user_cache_path
 
     own = os.environ.get(CACHE_DIR)
@@ -97,20 +96,20 @@ def cache_dir() -> Path:
 
 
 def data_cache() -> Path:
-    """Where fetched data files go if nobody says otherwise."""
+    """Return the default folder of fetched data files."""
     return cache_dir() / "data"
 
 
 def data_dirs(path: Path | None = None) -> tuple[Path, ...]:
-    """Where data files are looked for: `path` alone if a config gives one, else $CRFL_DATA_DIR, then the cache."""
+    """Return the folders searched for data files: `path` if given, else $CRFL_DATA_DIR and the cache."""
     if path is not None:
         return (path,)
     shared = os.environ.get(DATA_DIR)
     return (*([Path(shared)] if shared else []), data_cache())
 
 
-def exists(path: Path, *, file: bool = False) -> bool:
-    """Whether there is something, or a file. Where the system lets nobody look, there is nothing."""
+def is_readable_path(path: Path, *, file: bool = False) -> bool:
+    """Return whether there is a readable file or folder at `path`."""
     try:
         return path.is_file() if file else path.exists()
     except OSError:
@@ -118,7 +117,7 @@ def exists(path: Path, *, file: bool = False) -> bool:
 
 
 def find_or_explain(source: DataSource, name: str, path: Path | None = None) -> Path:
-    """A file of a source; a `DataError` says where it was looked for and how to get it."""
+    """Return a file of a source. Raises `DataError` with the places searched and how to get the file."""
     found = source.find(name, path)
     if found is None:
         places = ", ".join(str(place) for place in data_dirs(path))
@@ -129,32 +128,32 @@ def find_or_explain(source: DataSource, name: str, path: Path | None = None) -> 
     return found
 
 
-def folders(place: Path, name: str) -> Iterator[Path]:
-    """The folder of a dataset below a data directory, however it is spelt, then the directory itself."""
+def candidate_folders(place: Path, name: str) -> Iterator[Path]:
+    """Yield the folder of a dataset below a data directory, in any spelling, then the directory itself."""
     yield place / name
     try:
-        yield from sorted(entry for entry in place.iterdir() if entry.name != name and plain(entry.name) == plain(name))
+        yield from sorted(
+            entry
+            for entry in place.iterdir()
+            if entry.name != name and normalise_folder_name(entry.name) == normalise_folder_name(name)
+        )
     except OSError:  # no directory, or not a readable one
         return
     yield place
 
 
-def plain(name: str) -> str:
-    """A folder's name without what people spell differently.
-
-    >>> plain("Fashion-MNIST") == plain("fashion_mnist")
-    True
-    """
+def normalise_folder_name(name: str) -> str:
+    """Return a folder's name in lower case, without separators."""
     return name.lower().replace("-", "").replace("_", "")
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """The names under which a file may lie: as published, or unpacked."""
+    """Return the names under which a file may be stored: as published, or unpacked."""
     return (name, name.removesuffix(".gz")) if name.endswith(".gz") else (name,)
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     try:
         with path.open("rb") as content:
             return hashlib.file_digest(content, "sha256").hexdigest()

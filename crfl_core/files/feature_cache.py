@@ -12,28 +12,28 @@ from pathlib import Path
 
 from crfl_core.files.data_files import cache_dir
 
-SEAL = 32
+CHECKSUM_BYTES = 32
 """Bytes of the checksum at the end of a file."""
 BYTES_AT_ONCE = 2**22
-NEW = ".new-"
+UNFINISHED_PREFIX = ".new-"
 """How the names of files begin that are being written."""
-KEPT = 12 * 2**30
+MOST_CACHE_BYTES = 12 * 2**30
 """Bytes that the cache may hold; what was not used for longest goes first."""
 
 
-def cached(name: str) -> Path:
-    """Where a file of the feature maps lies in the user's cache."""
+def cache_path(name: str) -> Path:
+    """Return the path of a file of features in the user's cache."""
     return cache_dir() / "features" / name
 
 
-def seal(path: Path, blocks: Iterable[bytes]) -> None:
+def write_cache_file(path: Path, blocks: Iterable[bytes]) -> None:
     """Write a file with its checksum. Several processes may do so at once: each writes its own, the last one counts.
 
     Raises `OSError` where nothing can be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=NEW, delete=False) as target:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED_PREFIX, delete=False) as target:
         try:
             with suppress(OSError):  # where there are no locks, nothing is ever taken for abandoned
                 fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,15 +47,15 @@ def seal(path: Path, blocks: Iterable[bytes]) -> None:
         except BaseException:
             Path(target.name).unlink(missing_ok=True)
             raise
-    remove_abandoned(path.parent)
-    make_room(path)
+    remove_abandoned_files(path.parent)
+    evict_oldest(path)
 
 
-def intact(path: Path) -> bool:
-    """Whether there is a file that is what was written; it then counts as used. A damaged one is removed."""
+def is_intact(path: Path) -> bool:
+    """Return whether a cached file is what was written, and mark it as used; remove a damaged one."""
     try:
         with path.open("rb") as file:
-            left = path.stat().st_size - SEAL
+            left = path.stat().st_size - CHECKSUM_BYTES
             digest = hashlib.sha256()
             while left > 0 and (block := file.read(min(left, BYTES_AT_ONCE))):
                 digest.update(block)
@@ -70,20 +70,23 @@ def intact(path: Path) -> bool:
     return False
 
 
-def remove_abandoned(folder: Path) -> None:
+def remove_abandoned_files(folder: Path) -> None:
     """Remove what killed processes were writing; whose process lives is told by a lock."""
-    for file in folder.glob(f"{NEW}*"):
+    for file in folder.glob(f"{UNFINISHED_PREFIX}*"):
         with suppress(OSError), file.open("r+b") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.unlink()
 
 
-def make_room(newest: Path) -> None:
-    """Remove what was not used for longest until the cache is small enough. Whoever has mapped a file keeps it."""
+def evict_oldest(newest: Path) -> None:
+    """Remove the least recently used files until the cache is small enough.
+
+    A process that has mapped a file keeps it.
+    """
     with suppress(OSError):
         files = sorted(newest.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
         used = 0
         for file in files:
             used += file.stat().st_size
-            if used > KEPT and file != newest:
+            if used > MOST_CACHE_BYTES and file != newest:
                 file.unlink()

@@ -21,7 +21,7 @@ class PluginKind(NamedTuple):
         return cast("type[Any]", resolve_name(self.target))
 
     def includes(self, candidate: object) -> bool:
-        """Whether an object is a plugin class of this kind."""
+        """Return whether an object is a plugin class of this kind."""
         return isinstance(candidate, type) and issubclass(candidate, self.base)
 
 

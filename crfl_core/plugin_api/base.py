@@ -20,7 +20,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from crfl_core.errors import UNEXPECTED_EXCEPTIONS, CrflError, PluginError, describe_exception
-from crfl_core.files.data_files import from_here
+from crfl_core.files.data_files import absolute_user_path
 from crfl_core.plugin_api import LOCAL
 from crfl_core.plugin_api.plugin_errors import function_of, source_location
 from crfl_core.records.round import Dependence
@@ -90,7 +90,7 @@ def check_import_path(path: str, info: ValidationInfo) -> str:
     if not place or not name:
         raise ValueError('must be "package.module:name" or "file.py:name"')
     if place.endswith(".py"):
-        path = f"{from_here(Path(place))}:{name}"
+        path = f"{absolute_user_path(Path(place))}:{name}"
     resolver: Resolver | None = (info.context or {}).get("resolver")
     if resolver is not None and (refusal := resolver.import_refusal(path)):
         raise PydanticCustomError("plugin", "{message}", {"message": refusal})

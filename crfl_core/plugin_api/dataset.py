@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_core.errors import DataError, OptionError
-from crfl_core.files.data_files import DataSource, UserPath, exists, find_or_explain
+from crfl_core.files.data_files import DataSource, UserPath, find_or_explain, is_readable_path
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.records.inputs import Data, Domain, Scaling, row_blocks, scale_inputs
 
@@ -90,7 +90,7 @@ class FileDataset(Dataset):
 
     def file(self, name: str) -> Path:
         """Find one of the files. Raises `DataError` with the searched places and how to get it."""
-        if self.path is not None and not exists(self.path):
+        if self.path is not None and not is_readable_path(self.path):
             raise OptionError("path", f"there is no file or folder {self.path}")
         return find_or_explain(self.source(), name, self.path)
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from crfl_core.plugin_api.certificate import CertificateResult
-    from crfl_core.plugin_api.tracker import RunContext
     from crfl_core.records.ledger import RoundRecord
     from crfl_core.records.round import ClientUpdates, Round, RuleResult, State
+    from crfl_core.records.run_context import RunContext
     from crfl_core.runs.results import RunResult
 
 hookspec = pluggy.HookspecMarker("crfl")

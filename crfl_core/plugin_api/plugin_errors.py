@@ -5,9 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from crfl_core.errors import ConfigError, OptionError, wrap_failures
+from crfl_core.errors import (
+    UNEXPECTED_EXCEPTIONS,
+    ConfigError,
+    CrflError,
+    OptionError,
+    PluginFailure,
+    describe_exception,
+)
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.base import Plugin
@@ -17,10 +24,42 @@ if TYPE_CHECKING:
 def errors_of(table: str, plugin: Plugin) -> Iterator[None]:
     """Name the config table and the plugin in errors that the plugin raises."""
     try:
-        with wrap_failures(f"{table}: {plugin.full_name} failed"):
-            yield
+        yield
     except OptionError as error:
         raise ConfigError(error.message, key=f"{table}.{error.option}") from error
+    except CrflError:
+        raise
+    except UNEXPECTED_EXCEPTIONS as error:
+        raise PluginFailure(f"{table}: {plugin.full_name} failed: {describe_exception(error)}") from error
+
+
+class PluginMethod(NamedTuple):
+    """Method of a plugin as messages name it; the text is made only if there is a message.
+
+    `kind` is what the plugin is, such as "aggregator".
+    """
+
+    kind: str
+    plugin: Plugin
+    method: str
+
+    def __str__(self) -> str:
+        """Return the kind, the plugin, the method, its file and line."""
+        place = source_location(getattr(self.plugin, self.method))
+        return f"{self.kind} {self.plugin.full_name}: {self.method}() ({place})"
+
+
+@contextmanager
+def method_errors(who: PluginMethod) -> Iterator[None]:
+    """Name the plugin and its method in unexpected exceptions; a `CrflError` passes unchanged."""
+    try:
+        yield
+    except CrflError:
+        raise
+    except UNEXPECTED_EXCEPTIONS as error:
+        raise PluginFailure(
+            f"{who.kind} {who.plugin.full_name} failed in {who.method}: {describe_exception(error)}"
+        ) from error
 
 
 def function_of(member: Any) -> Any:

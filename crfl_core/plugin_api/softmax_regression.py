@@ -158,7 +158,7 @@ class StartedLinear(LinearModel):
         return self._model.initial_parameters(generator)
 
 
-def changed_method(model: LinearModel) -> str | None:
+def find_changed_method(model: LinearModel) -> str | None:
     """Return a method that a mixin, an assignment or `__getattribute__` replaced; None if there is none.
 
     `__init_subclass__` refuses only replacements in the body of a class.
@@ -265,7 +265,8 @@ class LinearSteps(LocalModels):
     ) -> None:
         """Make the last step; if it is also the first one, write it into `out` without making models."""
         if not self._is_shared or decay is not None:
-            super().last_step(x, y, weights, rates, decay, start, out)
+            self.step(x, y, weights, rates, decay)
+            self.write_updates(start, out)
             return
         residual = self._residual(x, y, weights * -rates[:, None])
         after = self._layout.unflatten(out)

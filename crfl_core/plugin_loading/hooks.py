@@ -17,9 +17,10 @@ from crfl_core.plugin_api import hookspecs
 from crfl_core.plugin_api.aggregator import state_key
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.plugin_errors import source_location
-from crfl_core.plugin_api.tracker import RunContext, Tracker
+from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.plugin_loading.class_checks import check_hooks, hook_names
 from crfl_core.plugin_loading.mutation_guard import InputsChanged, guard_inputs
+from crfl_core.records.run_context import RunContext
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,12 +52,12 @@ class Hooks:
 
     @property
     def may_reject(self) -> bool:
-        """Whether a plugin of this run can reject a round."""
+        """Return whether a plugin of this run can reject a round."""
         return bool(self._manager.hook.crfl_accept_round.get_hookimpls())
 
     @property
     def replaces_weights(self) -> bool:
-        """Whether a plugin of this run sees the updates of a round and may report other weights."""
+        """Return whether a plugin of this run sees the updates of a round and may report other weights."""
         return bool(self._manager.hook.crfl_effective_weights.get_hookimpls())
 
     def accept(self, run: RunContext, current: Round, candidate: Tensor, states: Mapping[str, State]) -> bool:

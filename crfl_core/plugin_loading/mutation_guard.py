@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.errors import PluginFailure
-from crfl_core.plugin_api.tracker import RunContext
 from crfl_core.records.attacker_view import AttackerView
-from crfl_core.records.inputs import held
 from crfl_core.records.random_streams import Streams
+from crfl_core.records.run_context import RunContext
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,15 +29,15 @@ class InputsChanged(PluginFailure):
 
 
 @contextmanager
-def guard_inputs(who: str, *given: object) -> Iterator[None]:
+def guard_inputs(who: object, *given: object) -> Iterator[None]:
     """Raise `InputsChanged` if a tensor or array among the inputs differs afterwards.
 
     Contents are compared, because PyTorch's version counters miss writes through `numpy()` or `.data`. Only arrays that
-    a whole run shares are too large to compare; for them the counters decide.
+    a whole run shares are too large to compare; for them the counters decide. `who` begins the message.
     """
     import torch
 
-    shared = [tensor for one in given for tensor in shared_arrays(one) if isinstance(tensor, torch.Tensor)]
+    shared = [tensor for one in given for tensor in collect_arrays(one) if isinstance(tensor, torch.Tensor)]
     seen = {id(tensor) for tensor in shared}
     found = [leaf for one in given for leaf in arrays_in(one) if id(leaf) not in seen]
     tensors = [leaf for leaf in found if isinstance(leaf, torch.Tensor)]
@@ -53,7 +52,7 @@ def guard_inputs(who: str, *given: object) -> Iterator[None]:
 
 
 def equal_arrays(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
-    """Whether two arrays have the same content; NaN equals NaN."""
+    """Return whether two arrays have the same content; NaN equals NaN."""
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
@@ -89,7 +88,7 @@ def arrays_in(one: object) -> Iterator[object]:
     """Yield every tensor and array in a container of the core, however deep."""
     if is_dataclass(one) and not isinstance(one, Streams):
         for field in fields(one):
-            yield from arrays_in(held(one, field.name))  # what is stored, not what a read would compute
+            yield from arrays_in(vars(one)[field.name])  # what is stored, not what a read would compute
     elif isinstance(one, Mapping):
         for value in one.values():
             yield from arrays_in(value)
@@ -97,9 +96,9 @@ def arrays_in(one: object) -> Iterator[object]:
         yield one
 
 
-def shared_arrays(one: object) -> Iterator[object]:
+def collect_arrays(one: object) -> Iterator[object]:
     """Yield the arrays that a whole run shares: the data as hooks see them, and inputs that attackers know."""
     if isinstance(one, RunContext):
-        yield from (*arrays_in(held(one, "features")), *arrays_in(one.data))
+        yield from (*arrays_in(one.feature_rows), *arrays_in(one.data))
     elif isinstance(one, AttackerView):
         yield one.features

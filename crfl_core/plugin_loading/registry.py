@@ -297,7 +297,7 @@ def sort_entry_points(result: DeclaredEntryPoints, name: str, version: str, poin
 
 
 def is_crfl_group(group: str) -> bool:
-    """Whether an entry-point group belongs to crfl, or is a misspelling of such a group."""
+    """Return whether an entry-point group belongs to crfl, or misspells such a group."""
     return group.startswith(f"{OWN_DISTRIBUTION}.") or bool(closest_group(group))
 
 
@@ -336,7 +336,7 @@ def command_of(found: FoundPlugin) -> Command:
 
 
 def is_listed(found: FoundPlugin, entries: Iterable[str]) -> bool:
-    """Whether a list has a plugin, as its distribution or as `distribution:name`."""
+    """Return whether a list names a plugin, as its distribution or as `distribution:name`."""
     names = (found.distribution, f"{found.distribution}:{found.name}")
     return not set(map(normalise_name, names)).isdisjoint(map(normalise_name, entries))
 

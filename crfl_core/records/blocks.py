@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 
 from crfl_core.files.feature_cache import BYTES_AT_ONCE
 from crfl_core.records.input_rows import ByteRows, Rows
-from crfl_core.records.round import State
+
+if TYPE_CHECKING:
+    from crfl_core.records.round import State
 
 
 def array_blocks(shape: tuple[int, ...], arrays: Iterable[NDArray[np.generic]]) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.records.inputs import ScaledBytes, Unmade
+from crfl_core.records.inputs import CompactInputs, ScaledBytes
 
 BYTES = 256
 LARGE_PAGE = 2**21
@@ -27,7 +27,7 @@ MOST_KEPT = 2**26
 
 
 @dataclass(frozen=True, eq=False)
-class ByteRows(Unmade):
+class ByteRows(CompactInputs):
     """Rows of bytes, (m, features), and the number that each of the 256 bytes stands for, (256,).
 
     What is read of it is what a tensor of these numbers would have, bit for bit.
@@ -63,7 +63,7 @@ class ByteRows(Unmade):
         """Return the device of the bytes."""
         return self.raw.device
 
-    def whole(self) -> Tensor:
+    def to_floats(self) -> Tensor:
         """Return all numbers: four times the memory, or eight in double precision."""
         return self[:]
 
@@ -79,7 +79,7 @@ class ByteRows(Unmade):
     def fill(self, some: Tensor, out: Tensor) -> Tensor:
         """Put the numbers of some bytes into `out`, which has the same shape and is contiguous."""
         if self.divisor is not None:
-            return divided(some, self.divisor, out)
+            return divide_bytes(some, self.divisor, out)
         flat = out.view(-1)
         for bytes_, numbers in zip(
             some.reshape(-1).split(LOOKUP_NUMBERS_AT_ONCE), flat.split(LOOKUP_NUMBERS_AT_ONCE), strict=True
@@ -97,11 +97,11 @@ class ByteRows(Unmade):
         largest = float(self.values[-1])
         divisor = float(round((BYTES - 1) / largest)) if largest > 0 else 0.0
         every = torch.arange(BYTES, dtype=torch.uint8, device=self.device)
-        same = divisor > 0 and torch.equal(divided(every, divisor, torch.empty_like(self.values)), self.values)
+        same = divisor > 0 and torch.equal(divide_bytes(every, divisor, torch.empty_like(self.values)), self.values)
         return divisor if same else None
 
 
-def divided(some: Tensor, divisor: float, out: Tensor) -> Tensor:
+def divide_bytes(some: Tensor, divisor: float, out: Tensor) -> Tensor:
     """Divide bytes by a number, in `out`. They are copied first: PyTorch is slow to divide numbers of another type."""
     out.copy_(some)
     return out if divisor == 1.0 else out.div_(divisor)
@@ -128,7 +128,7 @@ def norms_of(x: Rows) -> NDArray[np.float64]:
     return norms
 
 
-def fresh(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def allocate(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Allocate memory for this many numbers, in large pages if they are many: products read those faster."""
     length = size * dtype.itemsize
     if device.type != "cpu" or length < 2 * LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
@@ -153,9 +153,9 @@ class BatchBuffer(threading.local):
         size = math.prod(shape)
         kept = self._room.get(dtype)
         if size > MOST_KEPT:
-            return fresh(size, dtype, device).view(shape)
+            return allocate(size, dtype, device).view(shape)
         if kept is None or kept.device != device or len(kept) < size:
-            self._room[dtype] = kept = fresh(size, dtype, device)
+            self._room[dtype] = kept = allocate(size, dtype, device)
         return kept[:size].view(shape)
 
     def gather_rows(self, source: Rows, rows: Tensor) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-Container = TypeVar("Container", bound=type)
+    from crfl_core.records.input_rows import Rows
 
 DOUBLE_PRECISION_NUMBERS_AT_ONCE = 65536
 """Data may be larger than memory in double precision: what needs it works on this many numbers at a time."""
@@ -118,51 +118,36 @@ def rows_at_once(x: NDArray[np.generic]) -> int:
     return max(1, DOUBLE_PRECISION_NUMBERS_AT_ONCE // max(1, columns))
 
 
-class Unmade(ABC):
-    """What a field holds in the place of something large that is made whenever somebody asks for it."""
+class CompactInputs(ABC):
+    """Inputs that are kept as bytes, a quarter of the memory of floats or less, and become floats when asked for."""
 
     @abstractmethod
-    def whole(self) -> Any:
-        """What it stands for, made anew every time: whoever asks may write to it."""
+    def to_floats(self) -> Any:
+        """Return all of them as floats, in new memory on every call: the caller may write to it."""
 
 
-class MadeWhenAsked:
-    """A field that may hold something `Unmade`; who reads it gets what that stands for."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, container: object, owner: type | None = None) -> Any:
-        if container is None:
-            return self
-        return made(held(container, self._name))
-
-    def __set__(self, container: object, value: object) -> None:
-        vars(container)[self._name] = value
+def as_floats(inputs: Any) -> Any:
+    """Return inputs as floats: `CompactInputs` are converted, anything else is returned as it is."""
+    return inputs.to_floats() if isinstance(inputs, CompactInputs) else inputs
 
 
-def made_when_asked(name: str) -> Callable[[Container], Container]:
-    """Let a field of a dataclass hold something `Unmade`."""
+class InputsField:
+    """Field `x` of `Data`: holds an array or `CompactInputs`, and always reads as floats.
 
-    def changed(container: Container) -> Container:
-        setattr(container, name, MadeWhenAsked(name))
-        return container
+    A dataset passes an array, and a partitioner reads one; in between, scaled bytes stay bytes.
+    """
 
-    return changed
+    def __get__(self, data: Data | None, owner: type | None = None) -> Any:
+        """Return the inputs as floats."""
+        return self if data is None else as_floats(data.kept_x)
 
-
-def held(container: object, name: str) -> Any:
-    """What a field really holds."""
-    return vars(container)[name]
-
-
-def made(found: Any) -> Any:
-    """What something stands for, if it is `Unmade`; else it itself."""
-    return found.whole() if isinstance(found, Unmade) else found
+    def __set__(self, data: Data, inputs: object) -> None:
+        """Keep the inputs as they are."""
+        vars(data)["x"] = inputs
 
 
 @dataclass(frozen=True, eq=False)
-class ScaledBytes(Unmade):
+class ScaledBytes(CompactInputs):
     """Raw inputs that are bytes, (m, features), and a scaling that treats all features alike."""
 
     raw: NDArray[np.uint8]
@@ -180,8 +165,8 @@ class ScaledBytes(Unmade):
         """(m, features)."""
         return self.raw.shape
 
-    def whole(self) -> NDArray[np.float32]:
-        """The scaled inputs."""
+    def to_floats(self) -> NDArray[np.float32]:
+        """Return the scaled inputs."""
         return self.scaling.apply(self.raw)
 
     def values(self) -> NDArray[np.float32]:
@@ -196,13 +181,12 @@ def scale_inputs(raw: NDArray[np.generic], scaling: Scaling) -> Any:
     return scaling.apply(raw)
 
 
-@made_when_asked("x")
 @dataclass(frozen=True)
 class Data:
     """A dataset in memory: inputs as rows of features, labels 0..classes-1, and what is known about them.
 
-    Scaled inputs that came as bytes are kept as bytes, and `x` is made of them whenever it is asked for: ask once, and
-    take the number of samples from `y`.
+    Scaled inputs that came as bytes are kept as bytes, and every read of `x` converts them to floats: read it once,
+    and take the number of samples from `y`. `kept_x` are the inputs as they are kept.
 
     `groups` are the natural owners of the training rows (states, writers), 0..g-1; `group_names` may name these.
     `ranges` are the lowest and the highest raw value of every feature, if they are known without looking at any row:
@@ -222,6 +206,14 @@ class Data:
     scaling: Scaling = field(default_factory=Scaling)
     ranges: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
+    @property
+    def kept_x(self) -> Any:
+        """Return the inputs as they are kept: an array, or `ScaledBytes`."""
+        return vars(self)["x"]
+
+
+setattr(Data, "x", InputsField())  # noqa: B010 - after the decorator, which would take it for a default
+
 
 @dataclass(frozen=True)
 class DataFacts:
@@ -233,16 +225,15 @@ class DataFacts:
     image_shape: tuple[int, ...] | None = None
 
 
-@made_when_asked("x")
 @dataclass(frozen=True)
 class FederatedData:
     """Scaled data as tensors, and which training rows each client holds; some may hold theirs elsewhere.
 
-    Inputs that came as bytes are kept as bytes, and `x` is made of them whenever it is asked for; `x_of` and
-    `x_split` make no more than some rows at a time.
+    `input_rows` are the training inputs as they are kept: floats, or bytes if they came as bytes. Every read of `x`
+    converts all bytes to floats; `x_of` and `x_split` convert no more than some rows at a time.
     """
 
-    x: Tensor
+    input_rows: Rows
     y: Tensor
     test_x: Tensor
     test_y: Tensor
@@ -253,23 +244,28 @@ class FederatedData:
     client_names: tuple[str, ...] = ()
 
     @property
+    def x(self) -> Tensor:
+        """Return all training inputs as floats, (m, features)."""
+        floats: Tensor = as_floats(self.input_rows)
+        return floats
+
+    @property
     def clients(self) -> int:
-        """Number of clients in the federation."""
+        """Return the number of clients in the federation."""
         return len(self.partition)
 
     @property
     def complete(self) -> bool:
-        """Whether the samples of all clients are here."""
+        """Return whether the samples of all clients are here."""
         return all(map(is_local, self.partition))
 
     def x_of(self, rows: Tensor | slice) -> Tensor:
-        """Some training inputs, (k, features): those of row numbers, of a mask or of a slice."""
-        some: Tensor = held(self, "x")[rows]
-        return some
+        """Return some training inputs, (k, features): those of row numbers, of a mask or of a slice."""
+        return self.input_rows[rows]
 
     def x_split(self, rows: int) -> Iterator[Tensor]:
-        """All training inputs in order, this many rows at a time."""
-        return iter(held(self, "x").split(rows))
+        """Return all training inputs in order, this many rows at a time."""
+        return iter(self.input_rows.split(rows))
 
 
 @dataclass(frozen=True)

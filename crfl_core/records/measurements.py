@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.records.ledger import Ledger, RunFacts
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import Ledger, RunFacts
 
 Array = NDArray[np.float64]
 FURTHER = 8

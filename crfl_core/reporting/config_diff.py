@@ -18,9 +18,9 @@ Flat = dict[str, Any]
 def read_config(directory: RunDirectory) -> dict[str, Any]:
     """Read the config of a run as a table; its plugins need not be installed."""
     try:
-        return tomllib.loads(directory.load("config.toml").decode())
+        return tomllib.loads(directory.read_unverified("config.toml").decode())
     except ValueError as error:
-        raise directory.damaged("config.toml", error) from error
+        raise directory.damage_error("config.toml", error) from error
 
 
 def flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,15 +6,16 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_json
 
-from crfl_core.certification.certifier import Audit
-from crfl_core.plugin_api.certificate import CertificateResult
-from crfl_core.records.ledger import LedgerRecord
+if TYPE_CHECKING:
+    from crfl_core.certification.certifier import Audit
+    from crfl_core.plugin_api.certificate import CertificateResult
+    from crfl_core.records.ledger import LedgerRecord
 
 NUMBER_LIST = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
 COLUMNS = (

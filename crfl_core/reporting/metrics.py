@@ -82,10 +82,7 @@ class ClassHistogram(LedgerRecord):
         class_names: tuple[str, ...],
         client_names: tuple[str, ...] = (),
     ) -> ClassHistogram:
-        """The histogram of a split, of which `partition` has the rows of each client.
-
-        The class of samples that are not on this machine is not known: they count as one class, "not known here".
-        """
+        """Return the histogram of a split; `partition` has the rows of each client."""
         if not all(map(is_local, partition)):
             return cls(classes=("not known here",), clients=client_names, counts=(tuple(map(len, partition)),))
         shape = len(class_names), len(partition)

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from crfl_core.certification.levels import LEVEL_WORDS
-from crfl_core.reporting.metrics import Curve, Metrics
+
+if TYPE_CHECKING:
+    from crfl_core.reporting.metrics import Curve, Metrics
 
 SCREEN_LINES = 25
 """The screen that a summary has: 80 x 24 with a prompt."""
@@ -37,7 +39,7 @@ def show_guarantees(
     end: Sequence[str],
 ) -> None:
     """Print what is certified on the clean test set, between other lines; rows that do not fit are counted."""
-    remarks = [*refusal_remarks(audit), *condition_remarks(curves), *unchecked_remarks(audit), *label_remarks(curves)]
+    remarks = [*refusal_remarks(audit), *condition_remarks(curves), *list_remarks(audit), *label_remarks(curves)]
     blocks = list(blocks_of(curves))
     room = SCREEN_LINES - height((*head, *end), console.width)
     if height(remarks, console.width) + sum(len(block.rows) + 1 for block in blocks) > room - 3:
@@ -212,7 +214,7 @@ def condition_remarks(curves: Iterable[Curve]) -> Iterator[str]:
         yield f"+ conditional: {condition} ({', '.join(dict.fromkeys(certificates))})"
 
 
-def unchecked_remarks(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def list_remarks(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the assumptions that certificates declare and nothing checks."""
     users: dict[str, list[str]] = {}
     for entry in audit:

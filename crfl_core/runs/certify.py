@@ -9,30 +9,32 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from crfl_core.certification.certifier import Certifier, build_certifier, select_levels
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.errors import ConfigError, CrflError, PluginError, StoreError
 from crfl_core.files.atomic_files import explain_os_errors, scratch_folder
 from crfl_core.plugin_api.plugin_errors import errors_of
-from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.missing_plugins import missing_plugin_messages
-from crfl_core.records.threat import Threat
 from crfl_core.runs.resource_needs import check_questions
 from crfl_core.runs.results import Results, RunResult, certify_all
-from crfl_core.runs.run import located
+from crfl_core.runs.run import locate_errors
 from crfl_core.runs.run_directory import RunDirectory
 from crfl_core.runs.stored_votes import Voter, has_votes
 from crfl_core.training.federation import build
 from crfl_core.training.session import Session
 from crfl_core.training.threats import check_threat
 
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.tracker import Tracker
+    from crfl_core.records.threat import Threat
+
 ASKABLE = ("threat", "votes", "certificates", "evaluation.radii")
 Needs = Literal["formulas", "votes", "continuations"]
 Attacked = Literal["any", "every"] | int
-"""One round, nobody knows which; all of them; or at most this number of unknown ones."""
+"""Any one round, every round, or at most this number of unknown rounds."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +56,23 @@ def certify(
 ) -> WhatIf:
     """Certify a finished run again with other settings of `threat`, `votes` or `certificates`.
 
-    `rounds` asks about attacks in "any" one round, in at most a number of rounds, nobody knows which, or in "every"
+    `rounds` asks about attacks in "any" one round, in at most a number of unknown rounds, or in "every"
     round, as `threat.rounds` does. With `save` the answer is also written to `<run>/what-if/<save>/`. `trackers` are
     told how far the work is. Raises `ConfigError` for keys that would change training.
     """
     if rounds is not None:
         asked = f"{{any = {rounds}}}" if isinstance(rounds, int) else f'"{rounds}"'
         overrides = (*overrides, f"threat.rounds={asked}")
-    loaded = changed(run, overrides)
+    loaded = load_changed_config(run, overrides)
     config = loaded.config
-    with located(loaded):
+    with locate_errors(loaded):
         check_threat(config, run.ledger.facts.clients)
         for position, certificate in enumerate(config.certificates):
             with errors_of(f"certificates.{position}", certificate):
                 select_levels(certificate)
     if save is None:
         with TemporaryDirectory(prefix="crfl-") as nowhere:
-            return answer(run, config, RunDirectory(Path(nowhere)), trackers)
+            return answer_question(run, config, RunDirectory(Path(nowhere)), trackers)
     if not save.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise ConfigError(f"--save {save}: use letters, digits, '-', '_' and '.'")
     target = run.path / "what-if" / save
@@ -78,7 +80,7 @@ def certify(
         if target.exists():
             raise StoreError(f"{target}: exists: choose another name to save under")
         fresh = RunDirectory(folder / save)
-        result = answer(run, config, fresh, trackers)
+        result = answer_question(run, config, fresh, trackers)
         fresh.write("config.toml", dump_config(config).encode())
         result.write(fresh)
         fresh.finish({"run": run.directory.status.get("manifest")})
@@ -87,8 +89,8 @@ def certify(
     return result
 
 
-def changed(run: RunResult, overrides: Sequence[str]) -> LoadedConfig:
-    """The run's config with the overrides, which may only touch what training does not depend on."""
+def load_changed_config(run: RunResult, overrides: Sequence[str]) -> LoadedConfig:
+    """Return the run's config with overrides, which may only change what training does not depend on."""
     for override in overrides:
         key = override.partition("=")[0].strip()
         if not any(key == part or key.startswith(f"{part}.") for part in ASKABLE):
@@ -100,8 +102,8 @@ def changed(run: RunResult, overrides: Sequence[str]) -> LoadedConfig:
     return load_config(run.path / "config.toml", overrides=overrides, registry=registry)
 
 
-def needs(run: RunResult, certifier: Certifier) -> Needs:
-    """What has to be computed to answer: formulas only, new votes of the stored model, or new continuations."""
+def find_needs(run: RunResult, certifier: Certifier) -> Needs:
+    """Return what the answer needs: formulas only, new votes of the stored model, or new continuations."""
     asked = [question.request for question in certifier.questions if question.needs_votes]
     missing = [request for request in asked if not has_votes(run.directory, request)]
     if any(request.needs_training for request in missing):
@@ -109,21 +111,21 @@ def needs(run: RunResult, certifier: Certifier) -> Needs:
     return "votes" if missing else "formulas"
 
 
-def answer(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> WhatIf:
-    """The guarantees under another config."""
+def answer_question(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> WhatIf:
+    """Compute the guarantees under another config."""
     certifier = build_certifier(config, run.ledger)
-    required = needs(run, certifier)
+    required = find_needs(run, certifier)
     if required != "formulas":
         check_questions(certifier, run.path)
     if required == "continuations" and (missing := missing_plugin_messages(config.used_plugins())):
         raise PluginError(f"{missing[0]}: new continuations train with it")
-    source = run.votes if required == "formulas" else new_votes(run, config, target, trackers)
+    source = run.votes if required == "formulas" else build_voter(run, config, target, trackers)
     results = certify_all(certifier, source, config.evaluation.radii)
     return WhatIf(**vars(results), config=config, threat=certifier.threat, needs=required)
 
 
-def new_votes(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> Voter:
-    """A voter with model and data, after checking that they are those of the run."""
+def build_voter(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> Voter:
+    """Return a voter with the run's model and data, after checking that they are the run's."""
     over = {"trackers": (), "model": config.model.model_copy(update={"start": None})}  # where it started is recorded
     config = config.model_copy(update=over).with_own_plugins()
     hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in trackers)])

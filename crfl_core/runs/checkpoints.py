@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +24,12 @@ from crfl_core.errors import StoreError
 from crfl_core.files.atomic_files import explain_os_errors
 from crfl_core.records import ledger_validation as validation
 from crfl_core.records.ledger import ClientColumns, RoundRecord, RunFacts
-from crfl_core.runs.run_directory import CHECKPOINT, ENVIRONMENT, LEDGER, ROUNDS, Arrays, RunDirectory, kept_round
+from crfl_core.runs.run_directory import CHECKPOINT, ENVIRONMENT, LEDGER, ROUNDS, Arrays, RunDirectory, parse_kept_round
 from crfl_core.training.crafting import initial_attack_state
-from crfl_core.training.federation import Federation
 from crfl_core.training.rounds import Progress
+
+if TYPE_CHECKING:
+    from crfl_core.training.federation import Federation
 
 SAVED = f"{CHECKPOINT}/state.safetensors"
 SHARD = f"{CHECKPOINT}/clients-"
@@ -63,7 +65,7 @@ class CheckpointWriter:
         self._seconds = seconds
         self._last = time.monotonic()
         self._unsaved: tuple[Groups, Groups, list[ClientColumns]] | None = None
-        self._rounds_hash = sha256(directory.load(ROUNDS))
+        self._rounds_hash = sha256(directory.read_unverified(ROUNDS))
         self._rounds_digests: dict[int, str] = {}  # of rounds.jsonl after each of the last two rounds
 
     def append_rounds(self, records: Sequence[RoundRecord]) -> None:
@@ -81,7 +83,7 @@ class CheckpointWriter:
         self._rounds_digests = {number - 1: digests[ROUNDS], number: self._rounds_hash.hexdigest()}
         digests[ROUNDS] = self._rounds_digests[number]
 
-    def reached(self, progress: Groups, twin: Groups, clients: Sequence[ClientColumns]) -> None:
+    def note_round(self, progress: Groups, twin: Groups, clients: Sequence[ClientColumns]) -> None:
         """Note that a round is over, and write a checkpoint if it is time.
 
         Progress and rows change together: an interrupt comes before both or behind both.
@@ -112,7 +114,7 @@ class CheckpointWriter:
         files = {
             name: digest
             for name, digest in directory.digests.items()
-            if name not in (ENVIRONMENT, SAVED) and kept_round(name) <= number
+            if name not in (ENVIRONMENT, SAVED) and parse_kept_round(name) <= number
         }
         files[ROUNDS] = self._rounds_digests[number]  # an interrupt may come before the round of the last line counts
         directory.write_tensors(SAVED, {ROUND: np.array([number]), **tensors}, {"files": files})
@@ -137,23 +139,23 @@ def read_checkpoint(directory: RunDirectory) -> Checkpoint | None:
     tensors, notes = directory.read_tensors_and_notes(SAVED)
     number = validation.read_saved_round(tensors.pop(ROUND, None))
     if number is None:
-        raise directory.damaged(SAVED, "it does not say which round it is of")
-    directory.digests.update(directory.listed(SAVED, notes.get("files")))
+        raise directory.damage_error(SAVED, "it does not say which round it is of")
+    directory.digests.update(directory.parse_digests(SAVED, notes.get("files")))
     lines = rounds_until(directory, number)
     for name in directory.digests:
-        directory.compare(name, lines if name == ROUNDS else directory.load(name))
+        directory.check_digest(name, lines if name == ROUNDS else directory.read_unverified(name))
     shards = sorted(name for name in directory.digests if name.startswith(SHARD))
     clients = [directory.read_clients(shard) for shard in shards]
     covered = {int(number) for part in clients for number in np.unique(part.round)}
     if covered != set(range(1, number + 1)):
-        raise directory.damaged(SAVED, f"the rows of clients do not cover its {number} rounds")
+        raise directory.damage_error(SAVED, f"the rows of clients do not cover its {number} rounds")
     return Checkpoint(number, tensors, directory.parse_rounds(lines), clients)
 
 
 def rounds_until(directory: RunDirectory, number: int) -> bytes:
     """Return the lines of rounds.jsonl up to a round, without those of later rounds."""
     count = number * directory.read_facts(LEDGER, RunFacts).models
-    lines = b"".join(directory.load(ROUNDS).splitlines(keepends=True)[:count])
+    lines = b"".join(directory.read_unverified(ROUNDS).splitlines(keepends=True)[:count])
     if lines.count(b"\n") != count:
         raise StoreError(
             f"{directory.path}: the ledger ends before the checkpoint of round {number}: start again with --force"
@@ -185,7 +187,7 @@ def progress_to_arrays(progress: Sequence[Progress], models: Sequence[Tensor] | 
 
 
 def twin_to_arrays(twin: Groups) -> dict[str, NDArray[Any]]:
-    """The same of the clean twin that is trained alongside; nothing as long as there is none."""
+    """Return the arrays of the clean twin that is trained alongside; none if there is no twin."""
     failed = np.array([group.failed is not None for group in twin])
     tensors = {**progress_to_arrays(twin), FAILED: failed} if twin else {}
     return {f"{TWIN}{name}": tensor for name, tensor in tensors.items()}

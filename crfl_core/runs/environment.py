@@ -6,42 +6,44 @@ import platform
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from crfl_core._version import __version__
-from crfl_core.config import LoadedConfig, RunConfig
 from crfl_core.errors import CrflWarning, PluginError, StoreError
 from crfl_core.plugin_loading.missing_plugins import Requirement, Used
-from crfl_core.plugin_loading.registry import Registry
 from crfl_core.runs.run_directory import ENVIRONMENT, RunDirectory
 
+if TYPE_CHECKING:
+    from crfl_core.config import LoadedConfig, RunConfig
+    from crfl_core.plugin_loading.registry import Registry
 
-def record(directory: RunDirectory, loaded: LoadedConfig, registry: Registry, played: int) -> None:
+
+def record_environment(directory: RunDirectory, loaded: LoadedConfig, registry: Registry, played: int) -> None:
     """Write what plays the rounds after `played`; what played those before stays, and where the config was written."""
-    now = {"from_round": played + 1, **versions(loaded.config, registry)}
-    before = recorded(directory)
+    now = {"from_round": played + 1, **collect_versions(loaded.config, registry)}
+    before = read_environment(directory)
     earlier = []
     written = {".".join(path): origin for path, origin in loaded.origins.written.items()}
     now["origins"] = before.pop("origins", written)
     if played and before:
         earlier = [one for one in (*before.pop("earlier", []), before) if one.get("from_round", 1) <= played]
-        for change in changes(before, now):
+        for change in describe_changes(before, now):
             told = f"{directory.path}: {change}; {ENVIRONMENT} says which versions played which rounds"
             warnings.warn(told, CrflWarning, stacklevel=2)
     directory.write_json(ENVIRONMENT, now | ({"earlier": earlier} if earlier else {}))
 
 
-def recorded(directory: RunDirectory) -> dict[str, Any]:
-    """What was written before; nothing if it cannot be read."""
+def read_environment(directory: RunDirectory) -> dict[str, Any]:
+    """Read the recorded environment; empty if it cannot be read."""
     try:
         return directory.read_json(ENVIRONMENT)
     except StoreError:
         return {}
 
 
-def versions(config: RunConfig, registry: Registry) -> dict[str, Any]:
+def collect_versions(config: RunConfig, registry: Registry) -> dict[str, Any]:
     """Versions of everything that takes part in a run."""
     plugins = []
     for kind, plugin in config.used_plugins():
@@ -62,8 +64,8 @@ def versions(config: RunConfig, registry: Registry) -> dict[str, Any]:
     }
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """What differs between two environments, in words."""
+def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the differences between two environments, in words."""
     for name in ("crfl", "torch", "numpy"):
         if before.get(name) != now[name]:
             yield f"resumed with {name} {now[name]}, before it was {before.get(name)}"
@@ -78,7 +80,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 
 def used_plugins(directory: RunDirectory) -> Used:
-    """Where a run took its plugins from; nothing if it does not say. Raises `StoreError` for a damaged file."""
+    """Return the distributions of a run's plugins; empty if not recorded. Raises `StoreError` if damaged."""
     if not (directory.path / ENVIRONMENT).exists():
         return {}
     try:
@@ -87,4 +89,4 @@ def used_plugins(directory: RunDirectory) -> Used:
             for plugin in directory.read_json(ENVIRONMENT)["plugins"]
         }
     except (KeyError, TypeError) as error:
-        raise directory.damaged(ENVIRONMENT, error) from error
+        raise directory.damage_error(ENVIRONMENT, error) from error

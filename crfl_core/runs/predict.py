@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 
 from crfl_core.certification.voting import VotingModels, collect_votes, predict_classes
 from crfl_core.errors import DataError
-from crfl_core.plugin_api.certificate import CertificateResult
 from crfl_core.records.inputs import Scaling
-from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.runs.results import RunResult, certify_all, data_facts
 from crfl_core.runs.stored_votes import vote_streams
 from crfl_core.training.features import map_inputs
 from crfl_core.training.models import build_model
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.certificate import CertificateResult
+    from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def predict(run: RunResult, x: NDArray[Any], *, scaled: bool = False) -> Predict
 
     streams = vote_streams(run.config, run.directory)
     failed = run.ledger.failed_groups
-    electorate = VotingModels(model, parameters, streams, run.continued, failed)
+    electorate = VotingModels(model, parameters, streams, run.read_continued_models, failed)
 
     def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
         return collect_votes(electorate, {"inputs": (features, unknown)}, request, settings)

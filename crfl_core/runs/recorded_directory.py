@@ -61,7 +61,7 @@ class RecordedDirectory:
     patterns: ClassVar[tuple[str, ...]] = ()
     """Files that the work writes, as patterns."""
 
-    appended: ClassVar[str] = "what-if"
+    growing_folder: ClassVar[str] = "what-if"
     """A folder that may grow when the work is finished; each folder in it has a record of its own."""
 
     _marker_inode: int | None = None
@@ -86,32 +86,32 @@ class RecordedDirectory:
 
     def read(self, name: str) -> bytes:
         """Read a file. Raises `StoreError` if it is not the one that was written."""
-        content = self.load(name)
-        self.compare(name, content)
+        content = self.read_unverified(name)
+        self.check_digest(name, content)
         return content
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON file that holds a table."""
-        return self.table(name, self.read(name))
+        return self.parse_table(name, self.read(name))
 
     def read_facts(self, name: str, kind: type[Facts]) -> Facts:
         """Read a JSON file as an object of a pydantic class."""
         try:
             return kind.model_validate_json(self.read(name))
         except ValidationError as error:
-            raise self.damaged(name, error.errors(include_url=False)[0]["msg"]) from error
+            raise self.damage_error(name, error.errors(include_url=False)[0]["msg"]) from error
 
-    def load(self, name: str) -> bytes:
+    def read_unverified(self, name: str) -> bytes:
         """Read a file without comparing it."""
         try:
             with explain_os_errors(f"{self.path / name}: cannot be read"):
                 return (self.path / name).read_bytes()
         except StoreError as error:
             if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-                raise self.missing(name) from None
+                raise self.missing_file_error(name) from None
             raise
 
-    def compare(self, name: str, content: bytes) -> None:
+    def check_digest(self, name: str, content: bytes) -> None:
         """Raise `StoreError` if the content of a file is not what was written."""
         if self.is_complete and name not in self.digests:
             raise StoreError(
@@ -120,25 +120,25 @@ class RecordedDirectory:
             )
         found = content_digest(content)
         if self.digests.get(name, found) != found:
-            raise self.damaged(name, "it is not what the run wrote, its SHA-256 is another")
+            raise self.damage_error(name, "it is not what the run wrote, its SHA-256 is another")
 
-    def table(self, name: str, content: bytes) -> dict[str, Any]:
+    def parse_table(self, name: str, content: bytes) -> dict[str, Any]:
         """Parse the content of a JSON file that holds a table."""
         try:
             found: dict[str, Any] = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise self.damaged(name, error) from error
+            raise self.damage_error(name, error) from error
         if not isinstance(found, dict):
-            raise self.damaged(name, "not a table")
+            raise self.damage_error(name, "not a table")
         return found
 
-    def damaged(self, name: str, reason: object) -> StoreError:
+    def damage_error(self, name: str, reason: object) -> StoreError:
         """Return the error for a file whose content makes no sense."""
         return StoreError(
             f"{self.path / name}: damaged: {one_line(reason)}: restore the file, or run again with --force"
         )
 
-    def missing(self, name: str) -> StoreError:
+    def missing_file_error(self, name: str) -> StoreError:
         """Return the error for a file that does not exist."""
         return StoreError(f"{self.path / name}: missing: restore the file, or run again with --force")
 
@@ -147,23 +147,23 @@ class RecordedDirectory:
     @property
     def status(self) -> dict[str, Any]:
         """Return how far the work has come, as `status.json` says."""
-        status = self.table(STATUS, self.load(STATUS))
+        status = self.parse_table(STATUS, self.read_unverified(STATUS))
         if status.get("format") != FORMAT:
             raise StoreError(
                 f"{self.path}: written in format {str(status.get('format'))[:40]}, this version of crfl reads format "
                 f"{FORMAT}: use the version that its environment.json names"
             )
         if status.get("state") not in self.states:
-            raise self.damaged(STATUS, f"there is no state {str(status.get('state'))[:40]!r}")
+            raise self.damage_error(STATUS, f"there is no state {str(status.get('state'))[:40]!r}")
         return status
 
     @property
     def manifest(self) -> dict[str, Any]:
         """Return the content of `manifest.json`, after comparing it with its digest in the status."""
-        content = self.load(MANIFEST)
+        content = self.read_unverified(MANIFEST)
         if content_digest(content) != self.status.get("manifest"):
-            raise self.damaged(MANIFEST, f"it is not what the run wrote, its SHA-256 is not that of {STATUS}")
-        return self.table(MANIFEST, content)
+            raise self.damage_error(MANIFEST, f"it is not what the run wrote, its SHA-256 is not that of {STATUS}")
+        return self.parse_table(MANIFEST, content)
 
     @cached_property
     def digests(self) -> dict[str, str]:
@@ -172,30 +172,30 @@ class RecordedDirectory:
             return {}
         status = self.status
         if status["state"] == FINISHED:
-            return self.listed(MANIFEST, self.manifest.get("files"))
-        return self.listed(STATUS, status.get("files"))
+            return self.parse_digests(MANIFEST, self.manifest.get("files"))
+        return self.parse_digests(STATUS, status.get("files"))
 
     @cached_property
     def is_complete(self) -> bool:
         """Return whether the work is finished, so that a file that is not listed does not belong to it."""
         return (self.path / STATUS).exists() and bool(self.status["state"] == FINISHED)
 
-    def listed(self, source: str, files: object) -> dict[str, str]:
+    def parse_digests(self, source: str, files: object) -> dict[str, str]:
         """Check the digests that were read from the file `source`."""
         if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
-            raise self.damaged(source, "it lists no files")
+            raise self.damage_error(source, "it lists no files")
         return dict(files)
 
-    def forget(self) -> None:
+    def reload_record(self) -> None:
         """Read the record again when it is needed next."""
         for name in ("digests", "is_complete"):
             self.__dict__.pop(name, None)
 
     def set_state(self, state: str) -> None:
         """Record how far the work has come, and with it every file that was written so far."""
-        self._write_status({"state": state, "files": self.lasting()})
+        self._write_status({"state": state, "files": self.permanent_digests()})
 
-    def keep(self) -> None:
+    def record_files(self) -> None:
         """Record the files that were written since the last record.
 
         A directory without a status needs no record yet.
@@ -209,22 +209,25 @@ class RecordedDirectory:
         The manifest starts with the entries of `about`. It also names the files that others, such as trackers, have
         put here.
         """
-        files = dict(sorted(self.lasting().items()))
-        content = JSON.dump_json({**(about or {}), "files": files, "others": self.others(files)}, indent=2) + b"\n"
+        files = dict(sorted(self.permanent_digests().items()))
+        content = (
+            JSON.dump_json({**(about or {}), "files": files, "others": self.list_foreign_files(files)}, indent=2)
+            + b"\n"
+        )
         replace_file(self.path / MANIFEST, content)
         self._write_status({"state": FINISHED, "manifest": content_digest(content)})
 
-    def lasting(self) -> dict[str, str]:
+    def permanent_digests(self) -> dict[str, str]:
         """Return the files that belong to the work when it is finished, with their digests."""
         return self.digests
 
-    def others(self, files: Mapping[str, str]) -> list[str]:
+    def list_foreign_files(self, files: Mapping[str, str]) -> list[str]:
         """List the visible files here that are not among `files`, such as those of trackers."""
         names = set()
         for file in self.path.rglob("*"):
             parts = file.relative_to(self.path).parts
             is_hidden = any(part.startswith(".") for part in parts)
-            if file.is_file() and not is_hidden and parts[0] != self.appended:
+            if file.is_file() and not is_hidden and parts[0] != self.growing_folder:
                 names.add("/".join(parts))
         return sorted(names - files.keys() - {STATUS, MANIFEST})
 
@@ -233,32 +236,32 @@ class RecordedDirectory:
 
     # The marker, and the files that go with the directory
 
-    def mark(self) -> None:
+    def write_marker(self) -> None:
         """Write the marker."""
         self.write_json(MARKER, {"kind": self.kind})
 
     @property
-    def is_marked(self) -> bool:
+    def has_marker(self) -> bool:
         """Return whether this is a directory of this kind, in whatever state it is."""
         try:
             self._marker_inode = (self.path / MARKER).stat().st_ino
-            return self.table(MARKER, self.load(MARKER)).get("kind") == self.kind
+            return self.parse_table(MARKER, self.read_unverified(MARKER)).get("kind") == self.kind
         except (StoreError, OSError):
             return False
 
-    def own_files(self) -> list[str]:
+    def list_own_files(self) -> list[str]:
         """List the files here that have a name under which the work writes, in order."""
         found = {file for pattern in (*RECORD_PATTERNS, *self.patterns) for file in self.path.glob(pattern)}
         return sorted(file.relative_to(self.path).as_posix() for file in found if file.is_file())
 
-    def deletable(self) -> set[str]:
+    def list_deletable_files(self) -> set[str]:
         """Return the files that go when the directory is replaced."""
-        return set(self.own_files())
+        return set(self.list_own_files())
 
     # The lock
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keep other processes from writing here.
 
         The lock ends with the process, however the process ends.
@@ -277,7 +280,7 @@ class RecordedDirectory:
                 ) from error
             if not self._holds_lock(file):
                 raise StoreError(f"{self.path}: another process has replaced this run: see what it did, then try again")
-            self.forget()  # what was read before the lock may have changed
+            self.reload_record()  # what was read before the lock may have changed
             yield
 
     def _holds_lock(self, lock: TextIO) -> bool:

@@ -18,7 +18,7 @@ from crfl_core.runs.recorded_directory import FINISHED, MANIFEST, MARKER, REPLAC
 from crfl_core.runs.run_directory import CONFIG, RunDirectory, scratch_prefix
 
 
-def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
+def claim_path(path: Path, config: str, *, force: bool) -> RunDirectory | None:
     """Return the unfinished directory to resume in, or None if a new one may be created.
 
     `config` is the config of the new run, as TOML. Raises `StoreError` rather than overwrite anything; with `force` an
@@ -30,7 +30,7 @@ def claim(path: Path, config: str, *, force: bool) -> RunDirectory | None:
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return None
     directory = RunDirectory(path)
-    if not directory.is_marked:
+    if not directory.has_marker:
         raise StoreError(f"{path}: exists but is not a run directory: choose another --out")
     clean_up(directory)
     if force:
@@ -57,14 +57,14 @@ def set_aside(directory: RunDirectory) -> None:
     """
     path = directory.path
     previous = previous_path(path)
-    with directory.locked(), explain_os_errors(f"{path}: cannot be replaced"):
+    with directory.lock(), explain_os_errors(f"{path}: cannot be replaced"):
         if path.is_symlink():
             raise StoreError(f"{path}: is a link to {path.readlink()}: --force replaces a directory, not a link to one")
         if previous.exists() and not is_finished(directory):
             (path / REPLACED).touch()
-            path.rename(path.with_name(f"{discarded_prefix(path)}{secrets.token_hex(4)}"))
+            path.rename(path.with_name(f"{prefix_of_discarded_runs(path)}{secrets.token_hex(4)}"))
         else:
-            delete(RunDirectory(previous))
+            delete_run_files(RunDirectory(previous))
             if previous.exists():
                 raise StoreError(f"{previous}: is in the way, --force keeps the old run there: move or remove it")
             (path / REPLACED).touch()
@@ -77,14 +77,14 @@ def clean_up(directory: RunDirectory) -> None:
     path = directory.path
     remove_abandoned_folders(path.parent, scratch_prefix(path))
     with contextlib.suppress(FileNotFoundError):
-        beside = [entry for entry in path.parent.iterdir() if entry.name.startswith(discarded_prefix(path))]
+        beside = [entry for entry in path.parent.iterdir() if entry.name.startswith(prefix_of_discarded_runs(path))]
         if is_finished(directory):
             beside.append(previous_path(path))
         for entry in beside:
-            delete(RunDirectory(entry))
+            delete_run_files(RunDirectory(entry))
 
 
-def delete(directory: RunDirectory) -> None:
+def delete_run_files(directory: RunDirectory) -> None:
     """Delete what a run wrote into a directory that was set aside.
 
     Other files stay, and a warning names them. The marks go last, and before them the lists of files, so that a later
@@ -95,7 +95,7 @@ def delete(directory: RunDirectory) -> None:
             directory.path.rmdir()
         return
     try:
-        with directory.locked():
+        with directory.lock():
             left = remove_files(
                 directory.path, directory.deletable(), last=(MANIFEST, STATUS, CONFIG, MARKER, REPLACED)
             )
@@ -119,7 +119,7 @@ def previous_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.previous")
 
 
-def discarded_prefix(path: Path) -> str:
+def prefix_of_discarded_runs(path: Path) -> str:
     """Return how the names of discarded replacements begin."""
     return f"{path.name}.discarded-"
 

@@ -10,29 +10,31 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from crfl_core import resource_limits
-from crfl_core.certification.certifier import CertificateQuestion, Certifier
-from crfl_core.config import RunConfig
 from crfl_core.errors import ConfigError
 from crfl_core.plugin_api.aggregator import is_linear_chain
-from crfl_core.plugin_api.base import Plugin
-from crfl_core.plugin_api.certificate import Certificate
-from crfl_core.plugin_api.feature_map import FeatureMaps
-from crfl_core.plugin_api.model import BoundModel
 from crfl_core.plugin_loading.missing_plugins import MissingPlugin
-from crfl_core.records import schedules
-from crfl_core.records.inputs import FederatedData
 from crfl_core.records.ledger import ClientColumns, RunFacts
 from crfl_core.records.round import clients_at_once
 from crfl_core.records.schedules import AnyRounds, RoundRange
 from crfl_core.records.vote_counting import MODELS_PER_CHUNK
 from crfl_core.training.aggregation import copies_in_memory
-from crfl_core.training.client_sampling import Participation
 from crfl_core.training.continuations import UPDATE_NUMBERS_AT_ONCE
-from crfl_core.training.federation import Fits, Found
-from crfl_core.training.session import Session
+
+if TYPE_CHECKING:
+    from crfl_core.certification.certifier import CertificateQuestion, Certifier
+    from crfl_core.config import RunConfig
+    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.plugin_api.certificate import Certificate
+    from crfl_core.plugin_api.feature_map import FeatureMaps
+    from crfl_core.plugin_api.model import BoundModel
+    from crfl_core.records import schedules
+    from crfl_core.records.inputs import FederatedData
+    from crfl_core.training.client_sampling import Participation
+    from crfl_core.training.federation import Fits, Found
+    from crfl_core.training.session import Session
 
 LEDGER_ROW_BYTES = 8 * len(ClientColumns.names())
 """Memory of one participant of a round in the ledger."""
@@ -193,7 +195,7 @@ def participants_key(config: RunConfig) -> str:
     return "partition.clients" if "clients" in type(config.partition).model_fields else "training.participation"
 
 
-def configured_loads(config: RunConfig) -> Iterator[VotingLoad]:
+def loads_of_config(config: RunConfig) -> Iterator[VotingLoad]:
     """Yield the models that will vote, as far as the options of certificates say; equal requests count once."""
     seen: set[tuple[int, int]] = set()
     for position, certificate in enumerate(config.certificates):
@@ -205,13 +207,13 @@ def configured_loads(config: RunConfig) -> Iterator[VotingLoad]:
         request = (settings.models, settings.selection_models)
         if continuations is not None:
             models = continuations + (whole_number(certificate, "selection") or 0)
-            yield VotingLoad(models, f"{place}.continuations", continued_rounds(config, certificate))
+            yield VotingLoad(models, f"{place}.continuations", count_continued_rounds(config, certificate))
         elif request not in seen:
             seen.add(request)
             yield VotingLoad(sum(request), models_key(certificate, place, *request))
 
 
-def requested_loads(questions: Iterable[CertificateQuestion], rounds: int) -> Iterator[VotingLoad]:
+def loads_of_requests(questions: Iterable[CertificateQuestion], rounds: int) -> Iterator[VotingLoad]:
     """Yield the models that certificates request from a trained run; equal requests count once."""
     seen = set()
     for position, question in enumerate(questions):
@@ -233,7 +235,7 @@ def models_key(certificate: Certificate, place: str, models: int, selection: int
     return f"{place}.votes.{name}" if getattr(certificate.votes, name) is not None else f"votes.{name}"
 
 
-def continued_rounds(config: RunConfig, certificate: Certificate) -> int:
+def count_continued_rounds(config: RunConfig, certificate: Certificate) -> int:
     """Return through how many rounds, at least, a certificate continues a run from the last attacked round."""
     start = whole_number(certificate, "resample_from")
     if start is None:
@@ -308,7 +310,7 @@ def training_memory(config: RunConfig, sizes: RunSizes) -> tuple[Part, ...]:
         Part(3 * sizes.groups * sizes.model_bytes, *models_purpose(config, sizes)),
     ]
     if compares_updates(config):
-        parts.append(compared_updates(config, sizes))
+        parts.append(count_compared_updates(config, sizes))
     return tuple(parts)
 
 
@@ -317,7 +319,7 @@ def compares_updates(config: RunConfig) -> bool:
     return not is_linear_chain(config.aggregation) or config.server.bad_update == "drop"
 
 
-def compared_updates(config: RunConfig, sizes: RunSizes) -> Part:
+def count_compared_updates(config: RunConfig, sizes: RunSizes) -> Part:
     """Count the updates of a round that the aggregation compares, and the copies that it makes of them."""
     in_group = -(-sizes.participants // sizes.groups)
     copies = copies_in_memory(config.aggregation, crafts=False) * sizes.groups * in_group
@@ -370,11 +372,11 @@ def disk_parts(config: RunConfig, sizes: RunSizes) -> list[Part]:
 
 def refuse_too_large(needs: Needs, path: Path) -> None:
     """Raise `ConfigError` for what fits neither into memory nor on the disk at `path`."""
-    memory = resource_limits.memory_left()
+    memory = resource_limits.read_free_memory()
     if memory is not None and total_bytes(needs.memory) > memory.left:
         limit = f"{format_bytes(memory.left)} are left ({memory.limit})"
         raise too_large_error(needs.memory, "of memory", limit)
-    disk = resource_limits.disk_left(path)
+    disk = resource_limits.read_free_disk(path)
     if disk is not None and total_bytes(needs.disk) > disk.left:
         limit = f"{format_bytes(disk.left)} are left ({disk.limit})"
         raise too_large_error(needs.disk, "on disk", limit)
@@ -392,7 +394,7 @@ def too_large_error(parts: Sequence[Part], where: str, limit: str) -> ConfigErro
 
 def check_config(config: RunConfig, path: Path) -> None:
     """Refuse a run that cannot fit, whatever the data are."""
-    refuse_too_large(count_needs(config, RunSizes.from_config(config), [*configured_loads(config)]), path)
+    refuse_too_large(count_needs(config, RunSizes.from_config(config), [*loads_of_config(config)]), path)
 
 
 def size_check(config: RunConfig, path: Path) -> Fits:
@@ -400,7 +402,7 @@ def size_check(config: RunConfig, path: Path) -> Fits:
     check_config(config, path)
 
     def check_sizes(*found: *Found) -> None:
-        refuse_too_large(count_needs(config, RunSizes.from_data(config, *found), [*configured_loads(config)]), path)
+        refuse_too_large(count_needs(config, RunSizes.from_data(config, *found), [*loads_of_config(config)]), path)
 
     return check_sizes
 
@@ -408,7 +410,7 @@ def size_check(config: RunConfig, path: Path) -> Fits:
 def check_questions(certifier: Certifier, path: Path) -> None:
     """Refuse votes and continuations of a trained run that cannot fit."""
     sizes = RunSizes.from_facts(certifier.ledger.facts)
-    voting = count_voting_needs(sizes, [*requested_loads(certifier.questions, sizes.rounds)])
+    voting = count_voting_needs(sizes, [*loads_of_requests(certifier.questions, sizes.rounds)])
     refuse_too_large(Needs(memory=(*data_memory(sizes), *voting.memory), disk=voting.disk), path)
 
 
@@ -419,7 +421,7 @@ def estimate_run(session: Session) -> Estimate:
         federation.config, federation.data, federation.model, federation.maps, federation.participation
     )
     sizes = replace(loaded, tests=sum(len(test.labels) for test in federation.test_sets.values()))
-    loads = tuple(configured_loads(federation.config))
+    loads = tuple(loads_of_config(federation.config))
     needs = count_needs(federation.config, sizes, loads)
     present = [part for part in data_memory(sizes) if part.key.startswith(("dataset", "model"))]
     memory = resource_limits.resident_memory() + total_bytes(needs.memory) - total_bytes(present)

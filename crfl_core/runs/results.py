@@ -17,27 +17,28 @@ from torch import Tensor
 from crfl_core.certification.certifier import Audit, Certifier, VoteSource, build_certifier
 from crfl_core.config import RunConfig, load_config
 from crfl_core.errors import PluginError, StoreError
-from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.certificate import CertificateResult, Check
 from crfl_core.plugin_loading.missing_plugins import LenientRegistry, missing_plugin_messages
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.inputs import DataFacts, Domain
 from crfl_core.records.ledger import Ledger, LedgerRecord
-from crfl_core.records.round import Layout
-from crfl_core.records.threat import Threat
-from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.reporting.csv_files import audit_entries, certificate_csv, metrics_json
 from crfl_core.reporting.metrics import Curve, Metrics, compute_curves
 from crfl_core.runs.environment import used_plugins
 from crfl_core.runs.run_directory import CONFIG, RunDirectory
-from crfl_core.runs.stored_models import flat_parameters, read_fitted, read_models
+from crfl_core.runs.stored_models import flat_parameters, read_fitted_maps, read_models
 from crfl_core.runs.stored_votes import read_votes
-from crfl_core.training.features import FittedMaps
 from crfl_core.training.models import build_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.records.round import Layout
+    from crfl_core.records.threat import Threat
+    from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
+    from crfl_core.training.features import FittedMaps
 
 RowKind = Literal["curves", "samples", "rounds", "clients"]
 """What the rows of a data frame are, see `RunResult.to_pandas`."""
@@ -59,7 +60,7 @@ class WhatIfAnswer(CurveMetrics):
 
 @dataclass(frozen=True)
 class Results:
-    """The audits of all certificates, their guarantees and the curves of these."""
+    """Audits of all certificates, their guarantees, and the curves of the guarantees."""
 
     audits: tuple[Audit, ...]
     certified: tuple[CertificateResult, ...]
@@ -67,17 +68,20 @@ class Results:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Everything that is refused, and why."""
+        """Return the reason of every refusal, by the name of the certificate or level."""
         return {name: reason for audit in self.audits for name, reason in audit.refusals.items()}
 
     def plot(self) -> Figure:
-        """Certified accuracy and rate against the radius or the number of clients."""
+        """Plot certified accuracy and rate against the radius or the number of clients."""
         from crfl_reports.gallery.curves import answer_curves
 
         return answer_curves(self.curves).figure()
 
     def to_pandas(self, rows: Literal["curves", "samples"] = "curves") -> DataFrame:
-        """A data frame with a row per point of a curve, or per guarantee of a sample. Needs pandas, an extra."""
+        """Return a data frame with one row per point of a curve, or per guarantee of a sample.
+
+        Needs the extra `crfl[pandas]`.
+        """
         from crfl_core.reporting.notebooks import answers_frame
 
         return answers_frame(self, rows)
@@ -88,7 +92,10 @@ class Results:
         return results_html(self.curves, self.refused)
 
     def write(self, directory: RunDirectory, metrics: LedgerRecord | None = None) -> None:
-        """A table per certificate, audit.json and metrics.json: the given metrics, or else the curves alone."""
+        """Write a table per certificate, audit.json and metrics.json.
+
+        metrics.json holds `metrics`, by default only the curves.
+        """
         for audit in self.audits:
             if found := [one for one in self.certified if one.certificate == audit.certificate]:
                 directory.write(f"certificates/{audit.certificate}.csv", certificate_csv(found))
@@ -122,10 +129,10 @@ def certify_all(
 
 
 class RunResult:
-    """A finished run. Its parts are read from the run directory when they are first asked for.
+    """Finished run, whose parts are read from the run directory at first use.
 
-    Plugins that trained it need not be installed any more; whoever asks for something that only such a plugin can do
-    gets a `PluginError` that says what to install.
+    The plugins that trained it need not be installed: an operation that needs a missing plugin raises a `PluginError`
+    that says what to install.
     """
 
     def __init__(self, path: Path, registry: Registry | None = None, *, trust: bool = False) -> None:
@@ -135,23 +142,23 @@ class RunResult:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The complete config."""
+        """Return the complete config."""
         self.directory.read(CONFIG)  # which compares it
         return load_config(self.path / CONFIG, registry=self.registry).config
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Accuracy, backdoor success, certified accuracy and rate."""
+        """Return accuracy, attack success rate, certified accuracy and certified rate."""
         return self.directory.read_facts("metrics.json", Metrics)
 
     @cached_property
     def ledger(self) -> Ledger:
-        """What happened in training: all that certification reads."""
+        """Return the record of training, which is all that certification reads."""
         return self.directory.read_ledger()
 
     @cached_property
     def audits(self) -> tuple[Audit, ...]:
-        """Every assumption of every certificate, and whether it held."""
+        """Return every assumption of every certificate, and whether it holds."""
         content = self.directory.read_json("audit.json")
         try:
             return tuple(
@@ -165,48 +172,48 @@ class RunResult:
                 for entry in content["certificates"]
             )
         except (KeyError, TypeError) as error:
-            raise self.directory.damaged("audit.json", error) from error
+            raise self.directory.damage_error("audit.json", error) from error
 
     @cached_property
     def layout(self) -> Layout:
-        """How the model's tensors lie in the parameter vector."""
+        """Return the places of the model's tensors in the parameter vector."""
         return build_model(self.config, data_facts(self.ledger), self.fitted)[1].layout
 
     @cached_property
     def fitted(self) -> FittedMaps:
-        """What feature maps were fitted to before training, by their place in the chain."""
-        return read_fitted(self.directory, self.ledger.facts)
+        """Return the parameters of feature maps that were fitted before training, by their place in the chain."""
+        return read_fitted_maps(self.directory, self.ledger.facts)
 
     @cached_property
     def parameters(self) -> Tensor:
-        """The clipped final aggregate, (P,), before any test noise; of all groups, (G, P), if the run has groups."""
+        """Return the clipped final model, (P,), before any test noise; (G, P) if the run has groups."""
         return flat_parameters(self.directory, self.layout, self.ledger.facts)
 
     @cached_property
     def certifier(self) -> Certifier:
-        """What the certificates of this run ask, and what they assume."""
+        """Return the questions of this run's certificates with their assumptions."""
         if missing := missing_plugin_messages(("certificate", certificate) for certificate in self.config.certificates):
             raise PluginError(missing[0])
         return build_certifier(self.config, self.ledger)
 
     @property
     def threat(self) -> Threat:
-        """What the certificates assume about the attackers."""
+        """Return the threat that the certificates assume."""
         return self.certifier.threat
 
     def votes(self, request: VoteRequest, settings: VoteSettings | None = None) -> dict[str, Votes]:
-        """The stored answer to a request, by test set."""
+        """Return the stored votes of a request, by test set."""
         directory = self.directory
         settings = settings or self.config.votes
         return read_votes(directory, self.ledger.facts, request, settings, directory.model_digest)
 
-    def continued(self, request: VoteRequest) -> Tensor:
-        """The models of the continuations that voted on a request."""
+    def read_continued_models(self, request: VoteRequest) -> Tensor:
+        """Return the models of the continuations that voted on a request."""
         return read_models(self.directory, request, self.layout, self.ledger.facts.dtype)
 
     @cached_property
     def certified(self) -> tuple[CertificateResult, ...]:
-        """Every guarantee, computed again from ledger, votes and threat, of which it is a pure function."""
+        """Return every guarantee, computed again from ledger, votes and threat."""
         return certify_all(self.certifier, self.votes).certified
 
     @property
@@ -267,6 +274,6 @@ def reading(
 
 
 def data_facts(ledger: Ledger) -> DataFacts:
-    """What a model needs to know about its inputs, from the ledger."""
+    """Return what a model needs to know about its inputs, from the ledger."""
     facts = ledger.facts
     return DataFacts(facts.inputs, facts.classes, Domain(*facts.domain), facts.image_shape)

@@ -8,19 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from crfl_core.certification.certifier import build_certifier, select_levels
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
-from crfl_core.config.loading import ConfigSource
-from crfl_core.config.merging import Origins
 from crfl_core.errors import ConfigError, CrflError, StoreError
 from crfl_core.plugin_api import KINDS
-from crfl_core.plugin_api.base import Plugin
-from crfl_core.plugin_api.engine import Job
 from crfl_core.plugin_api.plugin_errors import errors_of
-from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.plugin_loading.class_checks import require_observing_tracker
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.registry import Registry
@@ -28,19 +24,26 @@ from crfl_core.records.ledger import RunFacts
 from crfl_core.reporting.metrics import Backdoor, ClassHistogram, Metrics, measure_attackers
 from crfl_core.runs import environment
 from crfl_core.runs.checkpoints import continue_rounds, remove_checkpoint
-from crfl_core.runs.replace_run import claim, clean_up
+from crfl_core.runs.replace_run import claim_path, clean_up
 from crfl_core.runs.resource_needs import size_check
 from crfl_core.runs.results import RunResult, certify_all, load, reading
 from crfl_core.runs.run_directory import CONFIG, FITTED_MAPS, LEDGER, RunDirectory
-from crfl_core.runs.stored_models import read_fitted, read_parameters, write_fitted
+from crfl_core.runs.stored_models import read_fitted_maps, read_parameters, write_fitted_maps
 from crfl_core.runs.stored_votes import Voter, draw_vote_seed
-from crfl_core.runs.training_loop import train
+from crfl_core.runs.training_loop import train_rounds
 from crfl_core.training.clean_twin import check_twin
 from crfl_core.training.evaluation import backdoor_score, score
-from crfl_core.training.features import FittedMaps
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.session import Session
+
+if TYPE_CHECKING:
+    from crfl_core.config.loading import ConfigSource
+    from crfl_core.config.merging import Origins
+    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.plugin_api.engine import Job
+    from crfl_core.plugin_api.tracker import Tracker
+    from crfl_core.training.features import FittedMaps
 
 
 def run(  # noqa: PLR0913  # as many options as people may give
@@ -63,12 +66,12 @@ def run(  # noqa: PLR0913  # as many options as people may give
     registry = Registry(plugins)
     loaded = load_config(config, overrides=overrides, registry=registry)
     path = default_path(loaded.config) if out is None else Path(out)
-    with located(loaded):
+    with locate_errors(loaded):
         return execute(prepare(loaded.config, path, trackers), registry, loaded.origins, force=force, twin=twin)
 
 
-def start_at(path: Path) -> str:
-    """The override that makes the trained model of a run the start of another one."""
+def start_override(path: Path) -> str:
+    """Return the override that starts another run from the trained model of this run."""
     directory = RunDirectory(path.absolute())
     if directory.state == "training":
         raise StoreError(f"{path}: the run is not trained yet: finish it with `crfl resume {path}`")
@@ -76,7 +79,7 @@ def start_at(path: Path) -> str:
 
 
 def default_path(config: RunConfig) -> Path:
-    """Where a run goes that nobody gave a directory."""
+    """Return the directory of a run whose caller names none."""
     return Path("runs", config.name)
 
 
@@ -98,8 +101,8 @@ def resume(
         clean_up(directory)
         return load(path, plugins=plugins, trust=trust)
     loaded = load_runnable_config(directory, registry, trust=trust)
-    with located(loaded):
-        session = prepare(loaded.config, directory.path, trackers, started_with(directory))
+    with locate_errors(loaded):
+        session = prepare(loaded.config, directory.path, trackers, read_fitted_maps_of_start(directory))
         return execute(session, registry, loaded.origins)
 
 
@@ -130,18 +133,20 @@ def check_outside_effects(path: Path, config: RunConfig) -> None:
 
 
 def open_job(specification: str) -> Job:
-    """The local training that `Job.specification` describes, for engines that train in other processes."""
+    """Return the local training that `Job.specification` describes, for engines with other processes."""
     return LocalTraining(build(load_config(tomllib.loads(specification)).config))
 
 
-def started_with(directory: RunDirectory) -> FittedMaps | None:
-    """What the feature maps of an unfinished run were fitted to; None if it ended before that was written."""
+def read_fitted_maps_of_start(directory: RunDirectory) -> FittedMaps | None:
+    """Return the fitted feature maps of an unfinished run; None if the run ended before writing them."""
     facts = directory.read_facts(LEDGER, RunFacts)
-    return read_fitted(directory, facts) if (directory.path / FITTED_MAPS).exists() or not facts.fitted_maps else None
+    return (
+        read_fitted_maps(directory, facts) if (directory.path / FITTED_MAPS).exists() or not facts.fitted_maps else None
+    )
 
 
 def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: FittedMaps | None = None) -> Session:
-    """A run that is ready to start, at a path. Everything is checked, and nothing is written."""
+    """Return a run that is ready to start at `path`. Checks everything and writes nothing."""
     config = config.with_own_plugins()
     watching = tuple(require_observing_tracker(tracker).model_copy() for tracker in trackers)
     hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in watching)])
@@ -161,16 +166,16 @@ def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: 
 def execute(
     session: Session, registry: Registry, origins: Origins, *, force: bool = False, twin: RunResult | None = None
 ) -> RunResult:
-    """The way of a run through the parts of the core. `origins` are where its settings were written."""
+    """Train, vote, certify and report a run. `loaded.origins` says where each setting was written."""
     check_twin(session.federation.config, twin)
     federation = session.federation
     path = session.context.path
     config = federation.config
     registry = registry.with_allow_list(federation.config.plugins.allow)
-    directory = claimed(federation, path, registry, force=force)
-    with directory.locked():
+    directory = open_or_create_directory(federation, path, registry, force=force)
+    with directory.lock():
         directory.check_facts(federation.facts)
-        write_fitted(directory, federation.fitted)
+        write_fitted_maps(directory, federation.fitted)
         saved = continue_rounds(directory) if directory.state == "training" else None
         played = config.rounds if directory.state != "training" else 0 if saved is None else saved.round
         session = session.resume_after(played)
@@ -178,10 +183,10 @@ def execute(
             session.hooks.observe("crfl_run_started", run=session.context)
             with session.open_engine():
                 if directory.state == "training":
-                    environment.record(directory, LoadedConfig(config, origins), registry, played)
-                    train(session, directory, saved, twin)
+                    environment.record_environment(directory, LoadedConfig(config, origins), registry, played)
+                    train_rounds(session, directory, saved, twin)
                 remove_checkpoint(directory)
-                certify(session, directory)
+                certify_run(session, directory)
         except BaseException as error:
             error.add_note(f"resume with `crfl resume {path}`")
             session.hooks.observe("crfl_run_failed", run=session.context, error=error)
@@ -191,25 +196,25 @@ def execute(
     return result
 
 
-def claimed(federation: Federation, path: Path, registry: Registry, *, force: bool) -> RunDirectory:
-    """The directory of a run: the unfinished one that is there, or a new one."""
+def open_or_create_directory(federation: Federation, path: Path, registry: Registry, *, force: bool) -> RunDirectory:
+    """Open the unfinished run directory at `path`, or create a new one."""
     text = dump_config(federation.config)
-    directory = claim(path, as_it_was_written(text, path / CONFIG, registry), force=force)
+    directory = claim_path(path, stored_text_if_equal(text, path / CONFIG, registry), force=force)
     if directory is not None:
         return directory
     files = {CONFIG: text, LEDGER: federation.facts.model_dump_json(indent=2) + "\n"}
     return RunDirectory.create(path, files)
 
 
-def as_it_was_written(text: str, file: Path, registry: Registry) -> str:
-    """The text of a config file if that means the same: an older version wrote no keys that are newer than it."""
+def stored_text_if_equal(text: str, file: Path, registry: Registry) -> str:
+    """Return the stored text of a config file if it means the same as `text`, else `text`."""
     with suppress(CrflError, OSError):
         if dump_config(load_config(file, registry=registry).config) == text:
             return file.read_text(encoding="utf-8")
     return text
 
 
-def certify(session: Session, directory: RunDirectory) -> None:
+def certify_run(session: Session, directory: RunDirectory) -> None:
     """Votes, guarantees, audits and figures of a trained run."""
     federation = session.federation
     config = federation.config
@@ -250,7 +255,7 @@ def certify(session: Session, directory: RunDirectory) -> None:
 
 
 @contextmanager
-def located(loaded: LoadedConfig) -> Iterator[None]:
+def locate_errors(loaded: LoadedConfig) -> Iterator[None]:
     """Say in which file the key of a wrong setting was written."""
     try:
         yield
@@ -261,11 +266,11 @@ def located(loaded: LoadedConfig) -> Iterator[None]:
 def measure_backdoor(federation: Federation, parameters: Tensor, failed: Sequence[int]) -> Backdoor | None:
     """Measure how often the backdoor works; None if the attack has no target class."""
     rates = backdoor_score(federation, parameters, failed)
-    if rates is None or federation.attack is None or federation.attack.backdoor_class is None:
+    if rates is None or federation.config.attack is None or federation.config.attack.backdoor_class is None:
         return None
-    samples = int((federation.test_sets["backdoored"].labels != federation.attack.backdoor_class).sum())
+    samples = int((federation.test_sets["backdoored"].labels != federation.config.attack.backdoor_class).sum())
     return Backdoor(
-        target=federation.attack.backdoor_class,
+        target=federation.config.attack.backdoor_class,
         success_rate=rates.success_rate,
         clean_rate=rates.clean_rate,
         samples=samples,

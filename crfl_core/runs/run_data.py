@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.config import load_config
-from crfl_core.config.loading import ConfigSource
 from crfl_core.errors import DataError
-from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.reporting.metrics import ClassHistogram
-from crfl_core.runs.run import located
+from crfl_core.runs.run import locate_errors
 from crfl_core.training.data_loading import load_data
 from crfl_core.training.federation import build, streams_of
 
 if TYPE_CHECKING:
+    from crfl_core.config.loading import ConfigSource
+    from crfl_core.plugin_api.base import Plugin
     from crfl_core.runs.results import RunResult
 
 
@@ -34,12 +34,12 @@ def class_histogram(
     `metrics.partition`.
     """
     loaded = load_config(config, overrides=overrides, registry=Registry(plugins))
-    with located(loaded):
+    with locate_errors(loaded):
         data, partition, _ = load_data(loaded.config, streams_of(loaded.config))
     return ClassHistogram.of(data.y, partition.rows, data.class_names, partition.names)
 
 
-def tested_inputs(run: RunResult) -> dict[str, NDArray[np.float64]]:
+def read_test_inputs(run: RunResult) -> dict[str, NDArray[np.float64]]:
     """Return the scaled inputs of the clean and the backdoored test set, (m, inputs), in the order of the votes.
 
     The inputs are those before all feature maps, where triggers are visible. Loads the data of the run, which executes
@@ -52,8 +52,8 @@ def tested_inputs(run: RunResult) -> dict[str, NDArray[np.float64]]:
         if found is None or found.facts != expected:
             raise DataError(f"{run.path}: the {name} test set is not the one that this run was tested on: restore it")
     inputs = {"clean": federation.data.test_x}
-    if federation.attack is not None:
-        backdoored = federation.attack.backdoor_test_set(federation.data, federation.prepared)
+    if federation.config.attack is not None:
+        backdoored = federation.config.attack.backdoor_test_set(federation.data, federation.prepared)
         if backdoored is not None:
             inputs["backdoored"] = backdoored[0]
     return {name: x.cpu().numpy().astype(np.float64) for name, x in inputs.items()}

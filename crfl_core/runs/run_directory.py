@@ -96,7 +96,7 @@ class RunDirectory(RecordedDirectory):
                 fresh = cls(folder / path.name)
                 for name, text in files.items():
                     fresh.write(name, text.encode())
-                fresh.mark()
+                fresh.write_marker()
                 fresh.set_state("training")
                 fresh.write(ROUNDS, b"")
                 if path.exists():
@@ -124,21 +124,21 @@ class RunDirectory(RecordedDirectory):
 
     def list_saved_answers(self) -> list[RunDirectory]:
         """List the answers to what-if questions that were saved beside the run."""
-        return [RunDirectory(path) for path in sorted(self.path.glob(f"{self.appended}/*")) if path.is_dir()]
+        return [RunDirectory(path) for path in sorted(self.path.glob(f"{self.growing_folder}/*")) if path.is_dir()]
 
     def deletable(self) -> set[str]:
         """Return the files that go with the run.
 
         They are its own files, saved answers, and files of trackers that it lists or its config names.
         """
-        names = set(self.own_files())
-        for answer in (*self.list_saved_answers(), *map(RunDirectory, self.path.glob(f".{self.appended}-*/*"))):
+        names = set(self.list_own_files())
+        for answer in (*self.list_saved_answers(), *map(RunDirectory, self.path.glob(f".{self.growing_folder}-*/*"))):
             below = answer.path.relative_to(self.path).as_posix()
-            names |= {f"{below}/{name}" for name in answer.own_files()}
+            names |= {f"{below}/{name}" for name in answer.list_own_files()}
         try:
             if self.is_complete:
                 names |= set(self.manifest.get("others", ()))
-            for tracker in tomllib.loads(self.load(CONFIG).decode()).get("trackers", ()):
+            for tracker in tomllib.loads(self.read_unverified(CONFIG).decode()).get("trackers", ()):
                 names |= {str(value) for value in tracker.values()}
         except (StoreError, ValueError, TypeError, AttributeError):
             return names
@@ -147,7 +147,7 @@ class RunDirectory(RecordedDirectory):
     def missing(self, name: str) -> StoreError:
         """Return the error for a file that does not exist, or for a path that is not a run directory."""
         if (self.path / STATUS).exists():
-            return super().missing(name)
+            return super().missing_file_error(name)
         return StoreError(f"{self.path}: not a run directory: give the path that `crfl run` printed")
 
     def has_config(self, text: str) -> bool:
@@ -155,7 +155,7 @@ class RunDirectory(RecordedDirectory):
         try:
             return tomllib.loads(self.read(CONFIG).decode()) == tomllib.loads(text)
         except ValueError as error:
-            raise self.damaged(CONFIG, error) from error
+            raise self.damage_error(CONFIG, error) from error
 
     def check_facts(self, facts: RunFacts) -> None:
         """Raise `StoreError` if the run was started with other data or another model."""
@@ -185,7 +185,7 @@ class RunDirectory(RecordedDirectory):
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 return dict(file)
         except Exception as error:  # an unpacker may raise anything
-            raise self.damaged(name, "not an npz file of plain arrays") from error
+            raise self.damage_error(name, "not an npz file of plain arrays") from error
 
     def write_tensors(self, name: str, tensors: Arrays, notes: Mapping[str, object]) -> None:
         """Write a safetensors file that holds a digest of its tensors, and notes."""
@@ -208,27 +208,27 @@ class RunDirectory(RecordedDirectory):
             notes = json.loads(header["__metadata__"][NOTES])
             found = notes.pop("sha256")
         except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise self.damaged(name, error) from error
+            raise self.damage_error(name, error) from error
         if found != tensor_digest(tensors, notes):
-            raise self.damaged(name, "its tensors are not those that the run wrote, their SHA-256 is another")
+            raise self.damage_error(name, "its tensors are not those that the run wrote, their SHA-256 is another")
         return tensors, notes
 
     # Models of rounds before noise
 
     def write_resampled(self, number: int, tensors: Arrays) -> None:
         """Write the models of a round before noise and the plugins' states, from which continuations start."""
-        self.write_tensors(resampled_file(number), tensors, {})
+        self.write_tensors(name_resampled_file(number), tensors, {})
 
     def read_resampled(self, number: int) -> dict[str, NDArray[Any]]:
         """Read what `write_resampled` wrote. Raises `StoreError` if the models of that round were not kept."""
-        if not self.has(resampled_file(number)):
+        if not self.has(name_resampled_file(number)):
             stored = sorted(file.stem.removeprefix("round-") for file in (self.path / "resample").glob("round-*"))
             kept = ", ".join(str(int(number)) for number in stored) or "none"
             raise StoreError(
                 f"{self.path}: the model of round {number} was not kept, so noise cannot be drawn again from there: "
                 f"kept are {kept}; set resample_from before the run"
             )
-        return self.read_tensors(resampled_file(number))
+        return self.read_tensors(name_resampled_file(number))
 
     # The ledger
 
@@ -244,7 +244,7 @@ class RunDirectory(RecordedDirectory):
             validation.check_columns(facts, clients)
             return Ledger(facts, rounds, clients)
         except ValueError as error:
-            raise self.damaged(name, error) from error
+            raise self.damage_error(name, error) from error
         except StoreError as error:
             raise StoreError(f"{self.path}: {error}") from error
 
@@ -254,7 +254,7 @@ class RunDirectory(RecordedDirectory):
         try:
             return validation.read_client_columns(arrays)
         except ValueError as error:
-            raise self.damaged(name, error) from error
+            raise self.damage_error(name, error) from error
 
     def read_rounds(self) -> list[RoundRecord]:
         """Read the complete lines of rounds.jsonl."""
@@ -268,9 +268,9 @@ class RunDirectory(RecordedDirectory):
             for record in records:
                 validation.check_record(record)
         except ValidationError as error:
-            raise self.damaged(ROUNDS, error.errors(include_url=False)[0]["msg"]) from error
+            raise self.damage_error(ROUNDS, error.errors(include_url=False)[0]["msg"]) from error
         except ValueError as error:
-            raise self.damaged(ROUNDS, error) from error
+            raise self.damage_error(ROUNDS, error) from error
         return records
 
 
@@ -279,12 +279,12 @@ def scratch_prefix(path: Path) -> str:
     return f".{path.name}.new-"
 
 
-def resampled_file(number: int) -> str:
+def name_resampled_file(number: int) -> str:
     """Return the name of the file with the models of a round before noise."""
     return f"resample/round-{number:04d}.safetensors"
 
 
-def kept_round(name: str) -> int:
+def parse_kept_round(name: str) -> int:
     """Return the round of a `resampled_file`; 0 for any other file."""
     found = re.fullmatch(r"resample/round-(\d+)\.safetensors", name)
     return int(found[1]) if found else 0

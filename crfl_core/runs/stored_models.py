@@ -6,18 +6,21 @@ Predictions and certificates read them, and need neither training data nor the d
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from crfl_core.records.blocks import digest_of
-from crfl_core.records.ledger import RunFacts
 from crfl_core.records.ledger_validation import check_tensor
-from crfl_core.records.round import Layout
-from crfl_core.records.votes import VoteRequest
 from crfl_core.runs.run_directory import FITTED_MAPS, LEDGER, MODEL, RunDirectory
 from crfl_core.training.features import Fitted, FittedMaps
-from crfl_core.training.federation import Federation
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import RunFacts
+    from crfl_core.records.round import Layout
+    from crfl_core.records.votes import VoteRequest
+    from crfl_core.training.federation import Federation
 
 MODELS = "models"
 """Name of the tensor in a file of continued models."""
@@ -32,7 +35,7 @@ def flat_parameters(directory: RunDirectory, layout: Layout, facts: RunFacts) ->
     """Read the final model as one vector, or one for each group."""
     groups = () if facts.groups is None else (facts.models,)
     shapes = {name: (*groups, *shape) for name, shape in layout.shapes}
-    tensors = checked(directory, MODEL, shapes, facts.dtype)
+    tensors = read_shaped_tensors(directory, MODEL, shapes, facts.dtype)
     return torch.cat([tensors[name].reshape(*groups, -1) for name in shapes], dim=-1)
 
 
@@ -44,7 +47,7 @@ def write_models(directory: RunDirectory, request: VoteRequest, models: Tensor) 
 def read_models(directory: RunDirectory, request: VoteRequest, layout: Layout, dtype: str) -> Tensor:
     """Read the models of the continuations that voted in a request."""
     shape = (request.selection_models + request.models, layout.size)
-    return checked(directory, models_file(request), {MODELS: shape}, dtype)[MODELS]
+    return read_shaped_tensors(directory, models_file(request), {MODELS: shape}, dtype)[MODELS]
 
 
 def models_file(request: VoteRequest) -> str:
@@ -52,16 +55,18 @@ def models_file(request: VoteRequest) -> str:
     return f"resample/models-{request.digest}.safetensors"
 
 
-def checked(directory: RunDirectory, file: str, shapes: Mapping[str, tuple[int, ...]], dtype: str) -> dict[str, Tensor]:
+def read_shaped_tensors(
+    directory: RunDirectory, file: str, shapes: Mapping[str, tuple[int, ...]], dtype: str
+) -> dict[str, Tensor]:
     """Read tensors of these shapes from a file. Raises `StoreError` for others."""
     arrays = directory.read_tensors(file)
     try:
         return {name: torch.from_numpy(check_tensor(arrays, name, shape, dtype)) for name, shape in shapes.items()}
     except ValueError as error:
-        raise directory.damaged(file, error) from error
+        raise directory.damage_error(file, error) from error
 
 
-def write_fitted(directory: RunDirectory, fitted: FittedMaps) -> None:
+def write_fitted_maps(directory: RunDirectory, fitted: FittedMaps) -> None:
     """Write all tensors of all fitted feature maps, named by their place in the chain; no file if there are none."""
     tensors = {
         f"{place}.{name}": tensor.numpy()
@@ -72,7 +77,7 @@ def write_fitted(directory: RunDirectory, fitted: FittedMaps) -> None:
         directory.write_tensors(FITTED_MAPS, tensors, {})
 
 
-def read_fitted(directory: RunDirectory, facts: RunFacts) -> FittedMaps:
+def read_fitted_maps(directory: RunDirectory, facts: RunFacts) -> FittedMaps:
     """Read what `write_fitted` wrote. Raises `StoreError` if it is not what the ledger says."""
     if not facts.fitted_maps:
         return {}
@@ -82,7 +87,7 @@ def read_fitted(directory: RunDirectory, facts: RunFacts) -> FittedMaps:
         prefix = f"{expected.place}."
         state = {name.removeprefix(prefix): tensors[name] for name in sorted(tensors) if name.startswith(prefix)}
         if digest_of(state) != expected.digest:
-            raise directory.damaged(
+            raise directory.damage_error(
                 FITTED_MAPS, f"what {expected.feature_map!r} was fitted to is not what {LEDGER} says"
             )
         fitted[expected.place] = Fitted(state, expected)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,21 +15,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.certification.voting import VotingModels, collect_votes
-from crfl_core.config import RunConfig
 from crfl_core.errors import StoreError
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_loading.mutation_guard import guard_inputs
-from crfl_core.records.ledger import Ledger, RunFacts
 from crfl_core.records.ledger_validation import read_vote_arrays
-from crfl_core.records.random_streams import Streams
 from crfl_core.records.vote_counting import CountingTask, NoisyModels, PartialCount
-from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.runs.checkpoints import progress_from_arrays
 from crfl_core.runs.run_directory import VOTE_SEED, RunDirectory
 from crfl_core.runs.stored_models import read_parameters, write_models
 from crfl_core.training.continuations import add_test_noise, train_continuations
 from crfl_core.training.federation import streams_of
-from crfl_core.training.session import Session
+
+if TYPE_CHECKING:
+    from crfl_core.config import RunConfig
+    from crfl_core.records.ledger import Ledger, RunFacts
+    from crfl_core.records.random_streams import Streams
+    from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
+    from crfl_core.training.session import Session
 
 MODEL = "model"
 """Name of the entry of a vote file that holds the digest of the model that voted."""
@@ -65,21 +67,21 @@ class Voter:
             federation.model,
             read_parameters(self.directory, federation),
             drawn,
-            cache(partial(self._continued, replace(self.session, federation=federation))),
+            cache(partial(self._train_continuations, replace(self.session, federation=federation))),
             self.ledger.failed_groups,
             partial(working, "votes"),
         )
         working("votes")
         if self.is_open:
-            electorate = replace(electorate, remote=self._elsewhere)
+            electorate = replace(electorate, remote=self._count_remotely)
         sets = {name: (chosen.features, chosen.labels) for name, chosen in federation.test_sets.items()}
         answers = collect_votes(electorate, sets, request, settings)
         write_votes(self.target, self.ledger.facts, request, answers, digest)
-        self.target.keep()
+        self.target.record_files()
         working("certificates")
         return answers
 
-    def _continued(self, session: Session, request: VoteRequest) -> Tensor:
+    def _train_continuations(self, session: Session, request: VoteRequest) -> Tensor:
         """The noisy final models of all continuations, trained as one batch and kept for later predictions."""
         assert request.resample_from is not None
         tensors = self.directory.read_resampled(request.resample_from)
@@ -92,7 +94,7 @@ class Voter:
         write_models(self.target, request, models)
         return models
 
-    def _elsewhere(self, name: str, voters: NoisyModels) -> Iterator[PartialCount]:
+    def _count_remotely(self, name: str, voters: NoisyModels) -> Iterator[PartialCount]:
         """What the engine counts of the votes on a test set."""
         engine = self.session.engine
         samples = len(self.session.federation.test_sets[name].labels)
@@ -104,7 +106,7 @@ def draw_vote_seed(config: RunConfig, directory: RunDirectory) -> None:
     """Draw and record the secret seed of the votes when training is over, once for a run, if the config wants one."""
     if config.seeds.votes == "secret" and not directory.has(VOTE_SEED):
         directory.write_json(VOTE_SEED, {"seed": hex(secrets.randbits(SEED_BITS))})
-        directory.keep()
+        directory.record_files()
 
 
 def vote_streams(config: RunConfig, directory: RunDirectory) -> Streams:
@@ -115,7 +117,7 @@ def vote_streams(config: RunConfig, directory: RunDirectory) -> Streams:
     try:
         seed = int(directory.read_json(VOTE_SEED)["seed"], 16)
     except (KeyError, TypeError, ValueError) as error:
-        raise directory.damaged(VOTE_SEED, "it holds no seed") from error
+        raise directory.damage_error(VOTE_SEED, "it holds no seed") from error
     return replace(streams, seeds={**streams.seeds, "votes": seed})
 
 
@@ -152,7 +154,7 @@ def read_votes(
         try:
             parts = read_vote_arrays(request, parts, expected.samples, facts.classes)
         except ValueError as error:
-            raise directory.damaged(file, error) from error
+            raise directory.damage_error(file, error) from error
         answers[name] = request.answer_type(request=request, settings=settings, **parts)
     return answers
 

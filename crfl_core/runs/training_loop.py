@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,22 +18,22 @@ from crfl_core.runs.checkpoints import (
     progress_to_arrays,
     twin_from_arrays,
 )
-from crfl_core.runs.results import RunResult
 from crfl_core.runs.run_directory import CLIENTS, MODEL, RunDirectory
 from crfl_core.training import rounds
 from crfl_core.training.aggregation import check_memory
 from crfl_core.training.clean_twin import CleanTwin
 from crfl_core.training.ledger_rows import record_round
-from crfl_core.training.local_steps import check_independence
-from crfl_core.training.session import Session
+from crfl_core.training.local_training import check_independence
+
+if TYPE_CHECKING:
+    from crfl_core.runs.results import RunResult
+    from crfl_core.training.session import Session
 
 
-def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, clean: RunResult | None = None) -> None:
-    """All rounds that are still to do, and then the model and the ledger.
-
-    The models before noise of rounds that certificates start from again are kept, too. Whatever ends a round, all
-    rounds before it are saved. `clean` is a run that distances are measured to; None: it is trained alongside.
-    """
+def train_rounds(
+    session: Session, directory: RunDirectory, saved: Checkpoint | None, clean: RunResult | None = None
+) -> None:
+    """Play all remaining rounds, then write the model and the ledger."""
     federation = session.federation
     twin = CleanTwin(session, clean)
     if saved is None:
@@ -58,7 +59,7 @@ def train(session: Session, directory: RunDirectory, saved: Checkpoint | None, c
                 clipped = [outcome.clipped for outcome in outcomes]
                 directory.write_resampled(number, progress_to_arrays(progress, clipped))
             checkpoints.append_rounds(lines)
-            checkpoints.reached(progress, twin.progress, rows)
+            checkpoints.note_round(progress, twin.progress, rows)
             del outcomes
     except BaseException:
         checkpoints.save()

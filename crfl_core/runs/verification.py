@@ -106,7 +106,7 @@ def collect_errors(read: Callable[[], object]) -> list[str]:
 
 def foreign_files_remark(directory: RunDirectory) -> Iterator[str]:
     """Name the files in the directory that do not belong to the run."""
-    files = directory.others(directory.digests)
+    files = directory.list_foreign_files(directory.digests)
     if files:
         more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
         yield f"not of the run, and not compared: {', '.join(files[:MOST_NAMED])}{more}"

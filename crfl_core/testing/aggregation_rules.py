@@ -36,7 +36,7 @@ from crfl_core.training import aggregator_contract as core
 def check_weights_are_not_negative(case: Case[Aggregator]) -> None:
     """No client enters with a negative weight, in no coordinate."""
     for name, _, aggregate in rule_results(case):
-        for what, weights in reported_weights(aggregate).items():
+        for what, weights in ask_weights(aggregate).items():
             if float(weights.min()) < 0:
                 raise CheckFailed(
                     f"{what} of at least 0 in {name}",
@@ -100,7 +100,7 @@ def check_order_of_clients_does_not_matter(case: Case[Aggregator]) -> None:
 
 
 @check_for(Aggregator)
-def check_agreement_is_respected(case: Case[Aggregator]) -> None:
+def check_respects_agreement(case: Case[Aggregator]) -> None:
     """Identical updates give a share of themselves, between none and all of it, and an offset; zeros give zero.
 
     A rule without weights, such as a vote of signs, only has to move no parameter the other way.
@@ -166,7 +166,7 @@ def check_notes_are_numbers(case: Case[Aggregator]) -> None:
 
 
 @check_for(LinearAggregator)
-def check_weights_are_fixed(case: Case[LinearAggregator]) -> None:
+def check_fixes_weights(case: Case[LinearAggregator]) -> None:
     """The weights follow from facts about the clients alone, one per participant, in double precision."""
     clients = clients_of(case.once(round_size))
     weights = case.plugin.weights(clients)
@@ -209,7 +209,7 @@ def check_breakdown_grows_with_attackers(case: Case[Aggregator]) -> None:
 
 
 @check_for(Aggregator)
-def check_breakdown_is_never_exceeded(case: Case[Aggregator]) -> None:
+def check_respects_breakdown(case: Case[Aggregator]) -> None:
     """No attack that is tried moves the aggregate farther than `breakdown` admits."""
     for clean in (honest_round(case), *(agreeing_round(case, length) for length in (0.2, 0.9, UPDATE_BOUND))):
         before = run_rule(case.plugin, clean)
@@ -263,6 +263,6 @@ def per_parameter(aggregate: RuleResult) -> Tensor:
     return aggregate.weights[:, None] if aggregate.full_weights is None else aggregate.full_weights()
 
 
-def reported_weights(aggregate: RuleResult) -> dict[str, Tensor]:
+def ask_weights(aggregate: RuleResult) -> dict[str, Tensor]:
     """Return all weights that an aggregate reports."""
     return {"weights": aggregate.weights, "full weights": per_parameter(aggregate)}

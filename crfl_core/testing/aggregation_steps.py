@@ -47,7 +47,7 @@ def one_round(step: AggregationStep, case: Case[AggregationStep]) -> RuleResult 
 
 
 @check_for(AggregationStep)
-def check_every_round_is_answered(case: Case[AggregationStep]) -> None:
+def check_answers_every_round(case: Case[AggregationStep]) -> None:
     """Finite updates of one client or many, one parameter or 10,000, get finite answers of the right shape."""
     for dtype in FLOATS:
         for name, updates in every_size(case).items():
@@ -64,7 +64,7 @@ def check_huge_updates_do_no_harm(case: Case[AggregationStep]) -> None:
 
 
 @check_for(AggregationStep)
-def check_missing_clients_are_survived(case: Case[AggregationStep]) -> None:
+def check_survives_missing_clients(case: Case[AggregationStep]) -> None:
     """A round in which the server had to leave bad updates out is answered, however few are left."""
     all_clients = ordinary_round(case)
     for left in (len(all_clients.values) - 1, 3, 2, 1):
@@ -81,7 +81,7 @@ def check_missing_clients_are_survived(case: Case[AggregationStep]) -> None:
 
 
 @check_for(AggregationStep)
-def check_inputs_are_not_changed(case: Case[AggregationStep]) -> None:
+def check_keeps_inputs(case: Case[AggregationStep]) -> None:
     """Updates, broadcast model and facts about clients are as they were before."""
     # In both precisions: converting is a copy in one of them, and hides what happens in the other.
     for dtype in FLOATS:
@@ -112,7 +112,7 @@ def check_answers_share_no_memory_with_inputs(case: Case[AggregationStep]) -> No
 
 
 @check_for(AggregationStep)
-def check_precision_and_device_are_kept(case: Case[AggregationStep]) -> None:
+def check_keeps_precision_and_device(case: Case[AggregationStep]) -> None:
     """Answers to float32 and float64 updates have their precision and lie on their device."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     for device in devices:
@@ -223,9 +223,9 @@ def check_mixing_rebuilds_what_is_handed_on(case: Case[Stage]) -> None:
 @check_for(Stage)
 def check_mixing_only_averages(case: Case[Stage]) -> None:
     """Entries of the mixing are not negative; rows sum to at most 1, or all to the same: a constant server rate."""
-    sums = {name: matrix_of(staged).sum(1) for name, _, staged in staged_rounds(case)}
+    sums = {name: matrix_of(staged).sum(1) for name, _, staged in play_stages(case)}
     constant = is_constant([float(one) for rows in sums.values() for one in (rows.min(), rows.max())])
-    for name, _, staged in staged_rounds(case):
+    for name, _, staged in play_stages(case):
         least = float(matrix_of(staged).min())
         most = float(sums[name].max())
         if least < 0 or (exceeds_one([most]) and not constant):
@@ -237,9 +237,9 @@ def check_mixing_only_averages(case: Case[Stage]) -> None:
 
 
 @check_for(Stage)
-def check_outputs_are_announced(case: Case[Stage]) -> None:
+def check_announces_outputs(case: Case[Stage]) -> None:
     """At least one update is handed on, and no more than `outputs` says."""
-    for name, updates, staged in staged_rounds(case):
+    for name, updates, staged in play_stages(case):
         clients = len(updates.values)
         found = len(staged.values)
         most = case.plugin.outputs(clients)
@@ -254,7 +254,7 @@ def check_outputs_are_announced(case: Case[Stage]) -> None:
 @check_for(Stage)
 def check_order_of_clients_does_not_matter(case: Case[Stage]) -> None:
     """The same clients in another order are mixed in the same way."""
-    for name, updates, before in staged_rounds(case):
+    for name, updates, before in play_stages(case):
         order = np.random.default_rng(3).permutation(len(updates.values))
         after = matrix_of(run_stage(case.plugin, select_clients(updates, order)))
         back = after[:, torch.from_numpy(np.argsort(order))]
@@ -269,7 +269,7 @@ def check_order_of_clients_does_not_matter(case: Case[Stage]) -> None:
 @check_for(FixedStage)
 def check_mixing_is_the_same_when_asked_again(case: Case[FixedStage]) -> None:
     """A mixing follows from the facts of the round alone: asked again, also after a resume, it is the same."""
-    for name, updates, _ in staged_rounds(case):
+    for name, updates, _ in play_stages(case):
         facts = updates.round.facts
         first, again = (plugin.mixing(facts) for plugin in (case.plugin, case.fresh()))
         if found := difference((first.matrix, first.offset), (again.matrix, again.offset), "it"):
@@ -283,7 +283,7 @@ def check_mixing_is_the_same_when_asked_again(case: Case[FixedStage]) -> None:
 @check_for(CapStage)
 def check_caps_follow_their_clients(case: Case[CapStage]) -> None:
     """Caps are the same when asked again and when clients come in another order."""
-    for name, updates, _ in staged_rounds(case):
+    for name, updates, _ in play_stages(case):
         clients = updates.round.clients
         order = np.random.default_rng(3).permutation(len(clients))
         caps = case.plugin.caps(clients)
@@ -294,7 +294,7 @@ def check_caps_follow_their_clients(case: Case[CapStage]) -> None:
             )
 
 
-def staged_rounds(case: Case[Stage]) -> Iterator[tuple[str, ClientUpdates, AppliedStage]]:
+def play_stages(case: Case[Stage]) -> Iterator[tuple[str, ClientUpdates, AppliedStage]]:
     """Yield every situation with the result of the stage."""
     for name, (updates, staged) in case.once(run_situations).items():
         assert isinstance(staged, AppliedStage)

@@ -102,7 +102,7 @@ def check_every_round_begins_anew(case: Case[LocalAlgorithm]) -> None:
 
 
 @check_for(ProximalAlgorithm)
-def check_proximal_weight_is_known(case: Case[ProximalAlgorithm]) -> None:
+def check_declares_proximal_weight(case: Case[ProximalAlgorithm]) -> None:
     """`proximal_weight` is a finite number of at least 0, and always the same."""
     registry = registry_with({case.name: type(case.plugin)})
     config = load_config(small_config(training={"algorithm": case.plugin}), registry=registry).config

@@ -59,7 +59,7 @@ def table_of(case: Case[Plugin]) -> dict[str, Any]:
 
 
 @check_for(Plugin)
-def check_class_can_be_loaded(case: Case[Plugin]) -> None:
+def check_loads_class(case: Case[Plugin]) -> None:
     """The class is complete and written for an API version that this release offers."""
     try:
         check_version(case.plugin.full_name, type(case.plugin), LOCAL)
@@ -70,7 +70,7 @@ def check_class_can_be_loaded(case: Case[Plugin]) -> None:
 
 
 @check_for(Plugin)
-def check_options_are_documented(case: Case[Plugin]) -> None:
+def check_documents_options(case: Case[Plugin]) -> None:
     """The class has a docstring and every option a description: both appear in `crfl plugins` and in the docs."""
     plugin = type(case.plugin)
     if "__doc__" not in vars(plugin) or not plugin_summary(plugin):
@@ -121,7 +121,7 @@ def check_options_have_a_json_schema(case: Case[Plugin]) -> None:
 
 
 @check_for(Plugin)
-def check_options_cannot_be_changed(case: Case[Plugin]) -> None:
+def check_freezes_options(case: Case[Plugin]) -> None:
     """Instances are frozen and refuse options that they do not know."""
     settings = case.plugin.model_config
     if not settings.get("frozen") or settings.get("extra") != "forbid":
@@ -163,7 +163,7 @@ def check_answers_are_repeatable(case: Case[Plugin]) -> None:
 
 
 @check_for(Plugin)
-def check_nothing_global_is_touched(case: Case[Plugin]) -> None:
+def check_keeps_global_state(case: Case[Plugin]) -> None:
     """Using the plugin prints nothing to stdout and leaves global random generators and settings as they were."""
     with watch_globals("using it"):
         use_of(type(case.plugin))(case.plugin, case)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from crfl_core.plugin_api.attack import FREE_METHODS, Attack, RealisedAttack
-from crfl_core.records.inputs import Batches
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.threat import SCALE_TOLERANCE, Poison, covers
 from crfl_core.testing.sample_attacks import (
@@ -27,6 +27,9 @@ from crfl_core.testing.sample_attacks import (
     train,
 )
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, difference, usage_of
+
+if TYPE_CHECKING:
+    from crfl_core.records.inputs import Batches
 
 
 @usage_of(Attack)
@@ -51,7 +54,7 @@ def check_batches_keep_their_shape(case: Case[Attack]) -> None:
 
 
 @check_for(Attack)
-def check_inputs_are_not_changed(case: Case[Attack]) -> None:
+def check_keeps_inputs(case: Case[Attack]) -> None:
     """Clean batches, prepared tensors, trained updates and test inputs are as they were before."""
     for name, scene in scenes(case):
         data = scene.federation.data

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.plugin_api.certificate import Certificate, Guarantee, Level, Statement
-from crfl_core.records.ledger import Ledger
 from crfl_core.testing.sample_run import (
-    altered_ledgers,
+    alter_ledgers,
     find_trial,
     scale_columns,
     shorten_updates,
@@ -24,6 +23,9 @@ from crfl_core.testing.sample_run import (
     with_facts,
 )
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage_of
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import Ledger
 
 RADIUS_TOLERANCE = 1e-9
 SIZES: tuple[float, ...] = tuple(np.geomspace(1e-6, 1.0, 13).tolist())
@@ -38,7 +40,7 @@ def use_certificate(certificate: Certificate, case: Case[Certificate]) -> dict[s
 
 
 @check_for(Certificate)
-def check_claims_are_declared(case: Case[Certificate]) -> None:
+def check_declares_claims(case: Case[Certificate]) -> None:
     """Levels and the kind of statement are declared, and what is not sound says so in its label."""
     certificate = case.plugin
     offered = certificate.levels_offered
@@ -55,7 +57,7 @@ def check_claims_are_declared(case: Case[Certificate]) -> None:
 
 
 @check_for(Certificate)
-def check_every_sample_is_answered(case: Case[Certificate]) -> None:
+def check_answers_every_sample(case: Case[Certificate]) -> None:
     """There is an answer for each sample: a known class, with bounds on probabilities within [0, 1]."""
     for level, guarantee in trial_guarantees(case):
         samples = len(case.once(find_trial).votes.labels)
@@ -120,7 +122,7 @@ def check_stronger_threats_shrink_radii(case: Case[Certificate]) -> None:
         for level in set(trial.allowed(weaker)) & set(trial.allowed(stronger)):
             before = trial.certify(level, weaker)
             after = trial.certify(level, stronger)
-            grown = certified_radius(after) > certified_radius(before) * (1 + RADIUS_TOLERANCE)
+            grown = ask_radius(after) > ask_radius(before) * (1 + RADIUS_TOLERANCE)
             if grown.any():
                 (key, value), sample = next(iter(changes.items())), int(np.argmax(grown))
                 raise CheckFailed(
@@ -136,7 +138,7 @@ def check_surer_votes_do_not_shrink_radii(case: Case[Certificate]) -> None:
     trial = case.once(find_trial)
     for level, before in trial_guarantees(case):
         after = trial.certify(level, votes=strengthen_votes(trial.votes))
-        if (certified_radius(after) < certified_radius(before) * (1 - RADIUS_TOLERANCE)).any():
+        if (ask_radius(after) < ask_radius(before) * (1 - RADIUS_TOLERANCE)).any():
             raise CheckFailed(
                 f"radii at the {level} level that grow with the votes for the first class",
                 "smaller ones",
@@ -160,7 +162,7 @@ def check_ties_certify_nothing(case: Case[Certificate]) -> None:
 def check_refusals_help(case: Case[Certificate]) -> None:
     """Every check of the audit has a name; one that fails says what was found, and what to do about it."""
     trial = case.once(find_trial)
-    for what, ledger in altered_ledgers(trial.ledger).items():
+    for what, ledger in alter_ledgers(trial.ledger).items():
         checks = trial.audit(ledger=ledger).checks
         names = [check.name for check in checks]
         if len(set(names)) != len(names) or not all(names):
@@ -175,7 +177,7 @@ def check_refusals_help(case: Case[Certificate]) -> None:
 
 
 @check_for(Certificate)
-def check_unknown_territory_is_refused(case: Case[Certificate]) -> None:
+def check_refuses_unknown_territory(case: Case[Certificate]) -> None:
     """A sound certificate refuses a run of which nothing is known that it could rest on."""
     if not case.plugin.sound:
         raise Skipped("it does not claim to be sound")
@@ -198,7 +200,7 @@ def check_observed_norms_are_for_pathwise_statements(case: Case[Certificate]) ->
     for level, size in product(trial.allowed(anything), SIZES):
         ledger = shorten_updates(trial.ledger, size)
         silent, loud = (with_columns(ledger, residual_norm=norms) for norms in (0.0, ledger.clients.cap))
-        more, fewer = (certified_radius(trial.certify(level, anything, ledger=one)) for one in (silent, loud))
+        more, fewer = (ask_radius(trial.certify(level, anything, ledger=one)) for one in (silent, loud))
         if case.plugin.statement != "pathwise" and (more != fewer).any():
             raise CheckFailed(
                 f"radii at the {level} level that do not depend on `residual_norm`",
@@ -237,7 +239,7 @@ def demand_backward(case: Case[Certificate], what: str, other: Ledger, worse: Le
     anything = trial.threat.model_copy(update={"poison": "update"})
     for level in trial.allowed(anything):
         most, least, found = (
-            certified_radius(trial.certify(level, anything, ledger=ledger))
+            ask_radius(trial.certify(level, anything, ledger=ledger))
             for ledger in (shorten_updates(trial.ledger, SIZES[0]), other, worse)
         )
         forward = "forward" in trial.audit(anything, worse).directions[level]
@@ -283,6 +285,6 @@ def trial_guarantees(case: Case[Certificate]) -> Iterator[tuple[Level, Guarantee
     return ((level, trial.certify(level)) for level in allowed)
 
 
-def certified_radius(guarantee: Guarantee) -> NDArray[np.float64]:
+def ask_radius(guarantee: Guarantee) -> NDArray[np.float64]:
     """Return 1 plus the radius of each prediction, 0 where there is no radius."""
     return np.where(np.isnan(guarantee.radius), 0.0, 1.0 + guarantee.radius)

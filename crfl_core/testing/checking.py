@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.command import Command
-from crfl_core.testing.sample_run import Search
 from crfl_core.testing.suite import (
     SAME_CAUSE,
     Case,
@@ -27,6 +26,8 @@ from crfl_core.testing.suite import (
 
 if TYPE_CHECKING:
     import typer
+
+    from crfl_core.testing.sample_run import Search
 
 
 Checked: TypeAlias = "Plugin | type[Plugin] | Command | Callable[..., object] | typer.Typer"

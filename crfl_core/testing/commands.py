@@ -25,7 +25,7 @@ Numbers = (click.types.IntParamType, click.types.FloatParamType)
 
 
 @check_for(Command)
-def check_command_can_be_loaded(case: Case[Command]) -> None:
+def check_loads_command(case: Case[Command]) -> None:
     """It is a function or an app that typer understands, under a name that can be typed and is none of the core's."""
     try:
         case.plugin.click_command  # noqa: B018  # asking for it is the check
@@ -36,7 +36,7 @@ def check_command_can_be_loaded(case: Case[Command]) -> None:
 
 
 @check_for(Command)
-def check_help_is_written(case: Case[Command]) -> None:
+def check_prints_help(case: Case[Command]) -> None:
     """It has a help text, and so has every subcommand, argument and option."""
     for name, command in commands_of(case):
         if not (command.help or "").strip():
@@ -87,7 +87,7 @@ def check_importing_is_light(case: Case[Command]) -> None:
 
 
 @check_for(Command)
-def check_bad_arguments_are_refused(case: Case[Command]) -> None:
+def check_refuses_bad_arguments(case: Case[Command]) -> None:
     """`--help` answers; options that it does not know and words in place of numbers end in a sentence and status 2."""
     for name, command in commands_of(case):
         status, text = parse_arguments(command, name, ["--help"])
@@ -145,4 +145,4 @@ def entry_point_of(command: Command) -> EntryPoint:
         for name, value in vars(sys.modules[module]).items() if module in sys.modules else ():
             if value is command.target:
                 return EntryPoint(command.configured_as, f"{module}:{name}", KINDS["command"].group)
-    raise Skipped("it is no name of the module that defines it")
+    raise Skipped("it is not a name in the module that defines it")

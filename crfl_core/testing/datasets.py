@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.errors import DataError, OptionError
 from crfl_core.plugin_api.dataset import Dataset, fit_scaling
-from crfl_core.records.inputs import Data, Domain
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage_of
+
+if TYPE_CHECKING:
+    from crfl_core.records.inputs import Data, Domain
 
 INPUT_TOLERANCE = 1e-6
 
@@ -36,7 +39,7 @@ def read_raw(case: Case[Dataset]) -> Data:
         raise Skipped(f"its data cannot be read here: {error}") from error
 
 
-def load_scaled(case: Case[Dataset]) -> Data:
+def load_and_scale(case: Case[Dataset]) -> Data:
     """Load the scaled data; errors are the plugin's fault if the raw data can be read."""
     case.once(read_raw)
     return case.plugin.load()
@@ -47,7 +50,7 @@ def check_arrays_fit_together(case: Case[Dataset]) -> None:
     """Inputs are (samples, features), with one finite row and one integer label for every sample."""
     raw = case.once(read_raw)
     try:
-        data = case.once(load_scaled)
+        data = case.once(load_and_scale)
     except (DataError, OptionError) as error:
         raise CheckFailed("arrays that fit together", str(error), "return what Data describes") from error
     for what, labels in (("y", raw.y), ("test_y", raw.test_y)):
@@ -97,7 +100,7 @@ def check_facts_match_the_arrays(case: Case[Dataset]) -> None:
 @check_for(Dataset)
 def check_domain_contains_the_data(case: Case[Dataset]) -> None:
     """Every input, raw and scaled, lies in the declared domain, to which attacks are clamped."""
-    for what, get in (("raw", read_raw), ("scaled", load_scaled)):
+    for what, get in (("raw", read_raw), ("scaled", load_and_scale)):
         data = case.once(get)
         for name, x in (("training", data.x), ("test", data.test_x)):
             low = float(x.min())
@@ -114,7 +117,7 @@ def check_domain_contains_the_data(case: Case[Dataset]) -> None:
 @check_for(Dataset)
 def check_norm_bound_holds(case: Case[Dataset]) -> None:
     """No scaled input is longer than the domain allows: certificates rely on this bound."""
-    data = case.once(load_scaled)
+    data = case.once(load_and_scale)
     bound = data.domain.norm_bound(data.x.shape[1])
     for x in (data.x, data.test_x):
         longest = float(np.linalg.norm(x.astype(np.float64), axis=1).max())
@@ -169,18 +172,18 @@ def check_every_scaling_works(case: Case[Dataset]) -> None:
 
 
 def redefines_option(dataset: type[Dataset], option: str) -> bool:
-    """Whether a dataset redefines an option, such as the number of samples to generate."""
+    """Return whether a dataset redefines an option, such as the number of samples to generate."""
     below = dataset.__mro__[: dataset.__mro__.index(Dataset)]
     return any(option in vars(base).get("__annotations__", {}) for base in below)
 
 
 def same_rows(few: Data, whole: Data) -> bool:
-    """Whether the few samples are the first of the whole."""
+    """Return whether the few samples are the first of the whole."""
     pairs: list[tuple[NDArray[np.generic], NDArray[np.generic]]]
     pairs = [(few.x, whole.x), (few.y, whole.y), (few.test_x, whole.test_x), (few.test_y, whole.test_y)]
     return all(np.array_equal(some, all_of[: len(some)]) for some, all_of in pairs)
 
 
 def is_bounded(domain: Domain) -> bool:
-    """Whether a domain has two finite ends."""
+    """Return whether both ends of a domain are finite."""
     return bool(np.isfinite([domain.low, domain.high]).all())

@@ -28,7 +28,7 @@ def use_feature_map(feature_map: FeatureMap, _: Case[FeatureMap]) -> list[object
 
 
 @check_for(FeatureMap)
-def check_shapes_are_kept(case: Case[FeatureMap]) -> None:
+def check_keeps_shapes(case: Case[FeatureMap]) -> None:
     """(..., inputs) becomes (..., outputs) in the same precision, and the inputs stay as they were."""
     for size, bound in bind_maps(case):
         for dtype in (torch.float64, torch.float32):

@@ -28,7 +28,7 @@ def use_optimiser(optimiser: ServerOptimiser, case: Case[ServerOptimiser]) -> li
 
 
 @check_for(ServerOptimiser)
-def check_every_aggregate_is_answered(case: Case[ServerOptimiser]) -> None:
+def check_answers_every_aggregate(case: Case[ServerOptimiser]) -> None:
     """Finite aggregates of any size and length, zeros among them, get finite answers of the right shape."""
     for dtype in FLOATS:
         for name, aggregates in situations().items():
@@ -64,7 +64,7 @@ def check_the_model_moves_along_the_aggregate(case: Case[ServerOptimiser]) -> No
 
 
 @check_for(ServerOptimiser)
-def check_inputs_of_a_step_are_not_changed(case: Case[ServerOptimiser]) -> None:
+def check_step_keeps_inputs(case: Case[ServerOptimiser]) -> None:
     """Aggregate, broadcast model and state are as they were before, and no answer shares memory with them."""
     if isinstance(case.plugin, FixedRate):
         raise Skipped("it sees neither aggregate nor model")

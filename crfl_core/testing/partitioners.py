@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.errors import OptionError
 from crfl_core.plugin_api.partitioner import Partitioner
-from crfl_core.records.inputs import Data
 from crfl_core.records.random_streams import Streams
 from crfl_core.testing.sample_run import Spots
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage_of
+
+if TYPE_CHECKING:
+    from crfl_core.records.inputs import Data
 
 
 def examples() -> dict[str, Data]:
@@ -29,13 +32,13 @@ def examples() -> dict[str, Data]:
 @usage_of(Partitioner)
 def splits(partitioner: Partitioner, _: Case[Partitioner]) -> dict[str, object]:
     """Split all examples that the options fit."""
-    return {name: partition for name, _, partition in accepted_splits(Case(partitioner))}
+    return {name: partition for name, _, partition in find_valid_splits(Case(partitioner))}
 
 
 @check_for(Partitioner)
 def check_every_sample_has_one_owner(case: Case[Partitioner]) -> None:
     """Every training sample belongs to exactly one client."""
-    for name, data, partition in accepted_splits(case):
+    for name, data, partition in find_valid_splits(case):
         rows = np.concatenate([np.asarray(rows) for rows in partition])
         if rows.dtype.kind not in "iu" or (len(rows) and (rows.min() < 0 or rows.max() >= len(data.x))):
             raise CheckFailed(
@@ -54,7 +57,7 @@ def check_every_sample_has_one_owner(case: Case[Partitioner]) -> None:
 @check_for(Partitioner)
 def check_no_client_is_empty(case: Case[Partitioner]) -> None:
     """Every client holds something; options that leave a client empty are an `OptionError`."""
-    for name, _, partition in accepted_splits(case):
+    for name, _, partition in find_valid_splits(case):
         empty = [client for client, rows in enumerate(partition) if len(rows) == 0]
         if empty or not partition:
             raise CheckFailed(
@@ -65,21 +68,21 @@ def check_no_client_is_empty(case: Case[Partitioner]) -> None:
 
 
 @check_for(Partitioner)
-def check_number_of_clients_is_as_configured(case: Case[Partitioner]) -> None:
+def check_makes_that_many_clients(case: Case[Partitioner]) -> None:
     """If there is an option `clients`, it is the number of clients."""
     wanted = getattr(case.plugin, "clients", None)
     if not isinstance(wanted, int):
         raise Skipped("it has no option `clients`")
-    for name, _, partition in accepted_splits(case):
+    for name, _, partition in find_valid_splits(case):
         if len(partition) != wanted:
             raise CheckFailed(f"{wanted} clients for {name}", f"{len(partition)}", "return one array for each client")
 
 
 @check_for(Partitioner)
-def check_data_are_not_changed(case: Case[Partitioner]) -> None:
+def check_keeps_data(case: Case[Partitioner]) -> None:
     """Inputs, labels and groups are as they were before."""
     before = examples()
-    for name, data, _ in accepted_splits(case):
+    for name, data, _ in find_valid_splits(case):
         for what in ("x", "y", "groups"):
             old = getattr(before[name], what)
             new = getattr(data, what)
@@ -90,13 +93,13 @@ def check_data_are_not_changed(case: Case[Partitioner]) -> None:
 @check_for(Partitioner)
 def check_every_client_has_a_name_or_none_has(case: Case[Partitioner]) -> None:
     """`client_names` names all clients of a split, or none."""
-    for name, data, partition in accepted_splits(case):
+    for name, data, partition in find_valid_splits(case):
         names = case.plugin.client_names(data, partition)
         if names and len(names) != len(partition):
             raise CheckFailed(f"{len(partition)} names or none for {name}", f"{len(names)}", "name every client")
 
 
-def accepted_splits(case: Case[Partitioner]) -> list[tuple[str, Data, tuple[NDArray[np.int64], ...]]]:
+def find_valid_splits(case: Case[Partitioner]) -> list[tuple[str, Data, tuple[NDArray[np.int64], ...]]]:
     """Return every example that the options fit, with its split."""
     found = case.once(all_splits)
     if not found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 from crfl_core.config import load_config
 from crfl_core.errors import ConfigError
 from crfl_core.plugin_api.attack import Attack, RealisedAttack
-from crfl_core.records.attacker_view import AttackerObservation, AttackerView
 from crfl_core.records.inputs import Batches
 from crfl_core.records.round import LocalUpdates, State, TrainingTask
 from crfl_core.records.schedules import RoundRange
@@ -22,11 +21,14 @@ from crfl_core.testing.sample_run import SPOTS, registry_with, small_config
 from crfl_core.testing.suite import Case, Skipped
 from crfl_core.training import local_training, rounds
 from crfl_core.training.attackers import attack_state_of
-from crfl_core.training.crafting import observe_round
+from crfl_core.training.crafting import Crafting, observe_round
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.session import RoundPlan, Session
-from crfl_core.training.submissions import Submissions
+from crfl_core.training.submissions import Submissions, nominal_weights
+
+if TYPE_CHECKING:
+    from crfl_core.records.attacker_view import AttackerObservation, AttackerView
 
 CLIENTS = 20
 
@@ -142,10 +144,11 @@ def attacker_view(attack: Attack, scene: Scene) -> AttackerView:
     """Return what attackers see when they craft."""
     updates = train(scene.federation, scene.plan).updates[0]
     attacking = scene.plan.behaviour.attacking
-    everybody = slice(0, len(attacking))
-    return submissions(scene.federation, scene.plan).crafting.view(
-        attack, everybody, updates, np.flatnonzero(attacking)
-    )
+    all_clients = slice(0, len(attacking))
+    attackers = np.flatnonzero(attacking)
+    weights = nominal_weights(scene.plan)[all_clients][attackers]
+    crafting = Crafting(scene.federation, scene.plan, start_of(scene.federation), {}, None)
+    return crafting.view(attack, all_clients, updates, attackers, weights)
 
 
 def attacker_observation(attack: Attack, scene: Scene) -> AttackerObservation:

@@ -89,7 +89,7 @@ def round_size(case: Case[AggregationStep]) -> int:
 
 
 def accepts(step: AggregationStep, clients: Clients) -> bool:
-    """Whether the options fit a round; an `OptionError` before training is a good answer."""
+    """Return whether the options fit a round; an `OptionError` before training also counts as an answer."""
     try:
         step.check(clients)
     except OptionError:
@@ -185,12 +185,12 @@ def tolerance(values: Tensor) -> float:
 
 
 def exceeds_one(totals: Iterable[float]) -> bool:
-    """Whether a total of weights exceeds 1, up to rounding."""
+    """Return whether a total of weights exceeds 1, up to rounding."""
     return any(total > 1 + WEIGHT_TOLERANCE for total in totals)
 
 
 def is_constant(totals: Sequence[float]) -> bool:
-    """Whether totals of weights are the same in all rounds, as with a server rate."""
+    """Return whether totals of weights are the same in all rounds, as with a server rate."""
     return max(totals) - min(totals) <= WEIGHT_TOLERANCE * max(totals)
 
 

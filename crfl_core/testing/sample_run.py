@@ -10,7 +10,7 @@ from functools import singledispatch
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,19 @@ from pydantic import Field
 
 from crfl_core.certification.certifier import Audit, audit_certificate, select_levels
 from crfl_core.errors import PluginFailure, StoreError
-from crfl_core.plugin_api.attack import Attack
-from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.certificate import Certificate, Guarantee, Level
 from crfl_core.plugin_api.dataset import Dataset
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.inputs import Data, Domain
 from crfl_core.records.ledger import ClientColumns, Ledger, ModelFacts
-from crfl_core.records.threat import Threat
 from crfl_core.records.votes import CountVotes, ExactVotes, GroupVotes, LogitVotes, Votes
 from crfl_core.runs.run import run
 from crfl_core.testing.suite import Case, CheckFailed, Skipped
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.attack import Attack
+    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.records.threat import Threat
 
 THREATS: tuple[dict[str, Any], ...] = (
     {"clients": 1, "rounds": [2], "poison_ratio": 0.1},
@@ -285,7 +287,7 @@ def _(votes: GroupVotes) -> Votes:
     return replace(votes, ballots=np.zeros_like(votes.ballots) + turns, gaps=np.zeros_like(votes.gaps))
 
 
-def altered_ledgers(ledger: Ledger) -> dict[str, Ledger]:
+def alter_ledgers(ledger: Ledger) -> dict[str, Ledger]:
     """Return ledgers that break single assumptions, and one that breaks all."""
     return {
         "an ordinary run": ledger,

@@ -233,7 +233,7 @@ def difference(one: object, other: object, path: str = "the answer") -> str:
         return f"{path} is a {type(one).__name__} once and a {type(other).__name__} once"
     if isinstance(one, Tensor | np.ndarray):
         return "" if same_array(one, other) else f"{path} differs"
-    for name, here, there in paired_parts(one, other):
+    for name, here, there in pair_parts(one, other):
         if found := difference(here, there, f"{path}{name}"):
             return found
     if isinstance(one, Mapping | Sequence) and len(one) != len(other):  # type: ignore[arg-type]
@@ -243,7 +243,7 @@ def difference(one: object, other: object, path: str = "the answer") -> str:
     return ""
 
 
-def paired_parts(one: Any, other: Any) -> list[tuple[str, object, object]]:
+def pair_parts(one: Any, other: Any) -> list[tuple[str, object, object]]:
     """Return the parts of two objects of the same type, side by side."""
     if is_dataclass(one) and not isinstance(one, type):
         return [(f".{part.name}", getattr(one, part.name), getattr(other, part.name)) for part in fields(one)]
@@ -257,12 +257,12 @@ def paired_parts(one: Any, other: Any) -> list[tuple[str, object, object]]:
 
 
 def is_plain(value: object) -> bool:
-    """Whether a value has no parts of its own."""
+    """Return whether a value has no parts."""
     return isinstance(value, str | bytes | int | float | None)
 
 
 def same_array(one: Any, other: Any) -> bool:
-    """Whether shape, type and entries are equal; NaN equals NaN."""
+    """Return whether shape, type and entries are equal; NaN equals NaN."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     if isinstance(one, Tensor):

@@ -7,22 +7,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from crfl_core.errors import CrflWarning, RunError
 from crfl_core.plugin_api.aggregator import Aggregator
-from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.hookspecs import hookimpl
 from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.plugin_loading.class_checks import hook_names
-from crfl_core.records.ledger import RoundRecord
 from crfl_core.records.round import ClientUpdates, RuleResult, State
-from crfl_core.runs.results import RunResult
 from crfl_core.runs.run import resume, run
 from crfl_core.testing.sample_run import SPOTS, Spots, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, difference, usage_of
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.records.ledger import RoundRecord
+    from crfl_core.runs.results import RunResult
 
 FAILING = "conformance-failing"
 
@@ -67,7 +69,7 @@ def check_a_run_is_watched_without_trouble(case: Case[Tracker]) -> None:
 
 
 @check_for(Tracker)
-def check_a_failed_run_is_survived(case: Case[Tracker]) -> None:
+def check_survives_a_failed_run(case: Case[Tracker]) -> None:
     """When a run fails, the tracker hears of it and raises nothing of its own."""
     with run_folder(case.plugin, aggregation=FAILING) as (config, plugins, path):
         try:
@@ -78,7 +80,7 @@ def check_a_failed_run_is_survived(case: Case[Tracker]) -> None:
 
 
 @check_for(Tracker)
-def check_a_resumed_run_is_survived(case: Case[Tracker]) -> None:
+def check_survives_a_resumed_run(case: Case[Tracker]) -> None:
     """After an interrupt the tracker continues where the run does."""
     with run_folder(case.plugin) as (config, plugins, path):
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -45,7 +45,9 @@ from crfl_core.training.effective_weights import (
     weigh_offset,
     weights_on_clients,
 )
-from crfl_core.training.session import RoundPlan, Session
+
+if TYPE_CHECKING:
+    from crfl_core.training.session import RoundPlan, Session
 
 States = Mapping[str, State]
 """The states of the steps of a chain and of the server's optimiser, by their keys."""
@@ -123,14 +125,14 @@ def can_stream(session: Session) -> bool:
 
 def needs_all_updates(session: Session, plan: RoundPlan) -> bool:
     """Ask whether all updates must be there at once: for the chain, or for attackers who craft from the others'."""
-    crafts = bool(plan.behaviour.attacking.any()) and crafts_from_others(session.federation.attack)
+    crafts = bool(plan.behaviour.attacking.any()) and crafts_from_others(session.federation.config.attack)
     return crafts or not can_stream(session)
 
 
 def check_memory(session: Session) -> None:
     """Raise `ConfigError` if the updates that must be there at once cannot fit into memory. Called before round 1."""
     federation = session.federation
-    crafts = crafts_from_others(federation.attack)
+    crafts = crafts_from_others(federation.config.attack)
     if federation.device.type != "cpu" or (can_stream(session) and not crafts):
         return
     clients = len(federation.participation.participants(1))
@@ -143,7 +145,7 @@ def check_updates_fit(
 ) -> None:
     """Raise `ConfigError` if the updates of a round cannot fit, with what they need at least and what is left."""
     needed = copies_in_memory(steps, crafts=crafts) * clients * parameters * itemsize
-    room = resource_limits.memory_left()
+    room = resource_limits.read_free_memory()
     if room is not None and needed > room.left:
         chain = " + ".join(step.configured_as for step in steps)
         raise ConfigError(

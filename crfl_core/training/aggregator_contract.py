@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, wrap_failures
 from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
-from crfl_core.plugin_api.plugin_errors import source_location
-from crfl_core.plugin_api.server_view import ServerView
+from crfl_core.plugin_api.plugin_errors import PluginMethod, method_errors
 from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.round import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.server_view import ServerView
 
 T = TypeVar("T")
 Shapes = list[tuple[int, ...]]
@@ -23,15 +25,10 @@ CHECKED_NUMBERS_AT_ONCE = 2**20
 """How many numbers of the updates an identity is checked on at a time."""
 
 
-def describe_method(step: AggregationStep, method: str) -> str:
-    """Return a method of a step as messages name it: the plugin, the method, file and line."""
-    return f"aggregator {step.full_name}: {method}() ({source_location(getattr(step, method))})"
-
-
 def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) -> T:
     """Call a method of a step; its answer must have the expected type, and its inputs must not change."""
-    who = describe_method(step, method)
-    with wrap_failures(f"aggregator {step.full_name} failed in {method}"), guard_inputs(who, *arguments):
+    who = PluginMethod("aggregator", step, method)
+    with method_errors(who), guard_inputs(who, *arguments):
         answer = getattr(step, method)(*arguments)
     if not isinstance(answer, expected):
         raise PluginFailure(f"{who} must return a {expected.__name__}, found {type(answer).__name__}")
@@ -42,7 +39,7 @@ def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) 
     return answer
 
 
-def check_state(who: str, state: object) -> State:
+def check_state(who: object, state: object) -> State:
     """Return the state if it is tensors by name, or raise `PluginFailure`: no checkpoint could hold it."""
     if not isinstance(state, Mapping):
         raise PluginFailure(f"{who} must return `state` as a mapping of tensors, found {type(state).__name__}")
@@ -52,7 +49,7 @@ def check_state(who: str, state: object) -> State:
     return state
 
 
-def check_notes(who: str, notes: Mapping[str, float]) -> None:
+def check_notes(who: object, notes: Mapping[str, float]) -> None:
     """Raise `PluginFailure` unless notes are finite numbers by name: the ledger could not hold them."""
     for name, value in notes.items():
         if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -64,7 +61,7 @@ def ask_initial_state(step: AggregationStep, server: ServerView) -> State:
     if step.depends != "all":
         return {}
     state = ask(step, "prepare", object, server if type(step).needs_root else replace(server, root=None))
-    return check_state(describe_method(step, "prepare"), state)
+    return check_state(PluginMethod("aggregator", step, "prepare"), state)
 
 
 def hide_root_samples(step: AggregationStep, updates: ClientUpdates) -> ClientUpdates:
@@ -93,7 +90,7 @@ def check_per_client(
     if not right or not (torch.isfinite(values) if least is None else values >= least).all():
         found = f"shape {tuple(values.shape)}" if not right else "others"
         raise PluginFailure(
-            f"{describe_method(step, what)} must return {len(clients)} numbers, {required}: found {found}"
+            f"{PluginMethod('aggregator', step, what)} must return {len(clients)} numbers, {required}: found {found}"
         )
     return values.detach().double()
 
@@ -108,7 +105,7 @@ def ask_mixing(stage: FixedStage, facts: RoundFacts) -> Mixing:
     check_shapes(stage, mixing, shapes, (clients, size))
     if not all(torch.isfinite(part).all() for part in (mixing.matrix, mixing.offset) if part is not None):
         raise PluginFailure(
-            f"{describe_method(stage, 'mixing')} returned numbers that are not finite: guard its divisions"
+            f"{PluginMethod('aggregator', stage, 'mixing')} returned numbers that are not finite: guard its divisions"
         )
     return mixing
 
@@ -138,9 +135,8 @@ def ask_aggregate(rule: Aggregator, updates: ClientUpdates, state: State) -> Rul
     clients, size = updates.values.shape
     check_shapes(rule, result, {"update": [(size,)], "weights": [(clients,)], "offset": [(size,)]}, (clients, size))
     if not (torch.isfinite(result.update).all() and torch.isfinite(result.weights).all()):
-        raise PluginFailure(
-            f"{describe_method(rule, 'aggregate')} returned a non-finite update or weights for finite updates"
-        )
+        who = PluginMethod("aggregator", rule, "aggregate")
+        raise PluginFailure(f"{who} returned a non-finite update or weights for finite updates")
     check_precision(rule, "update", result.update, updates.values)
     return result
 
@@ -148,7 +144,7 @@ def ask_aggregate(rule: Aggregator, updates: ClientUpdates, state: State) -> Rul
 def check_precision(step: AggregationStep, what: str, found: Tensor, values: Tensor) -> None:
     """Raise `PluginFailure` unless an answer that becomes a model has the precision of the updates."""
     if found.dtype != values.dtype:
-        who = describe_method(step, answer_method(step))
+        who = PluginMethod("aggregator", step, answer_method(step))
         raise PluginFailure(
             f"{who} returned {what} in {found.dtype} for updates in {values.dtype}: end with {what}.to(updates.values)"
         )
@@ -185,7 +181,7 @@ def ask_full_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> Te
     largest = torch.maximum(full.amax(1), -full.amin(1)).to(result.weights) if right else result.weights
     if not right or not torch.allclose(largest, result.weights.abs(), rtol=tolerance(8, full), atol=0):
         raise PluginFailure(
-            f"{describe_method(rule, 'aggregate')}: `weights` must be the largest of each client's "
+            f"{PluginMethod('aggregator', rule, 'aggregate')}: `weights` must be the largest of each client's "
             f"{tuple(values.shape)} full weights"
         )
     return full
@@ -228,7 +224,7 @@ def check_reported(who: str, weights: object, reported: RuleResult, values: Tens
 def refuse_gap(step: AggregationStep, gap: Tensor, limit: Tensor, what: str) -> None:
     """Raise `PluginFailure` if a gap exceeds its limit: only the report says how far each client moved the model."""
     if not (gap <= limit).all():
-        who = describe_method(step, answer_method(step))
+        who = PluginMethod("aggregator", step, answer_method(step))
         raise PluginFailure(
             f"{who}: what it reports is not what it did: {what} is missed by up to "
             f"{float(gap.nan_to_num(torch.inf).max()):.3g}: report the weights that were used, and the rest as `offset`"
@@ -263,7 +259,7 @@ def check_shapes(
             continue
         if not isinstance(found, Tensor) or tuple(found.shape) not in shapes:
             shape = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+            who = PluginMethod("aggregator", step, answer_method(step))
             raise PluginFailure(
-                f"{describe_method(step, answer_method(step))} returned {name} of {shape} for updates {updates}: "
-                f"expected {' or '.join(map(str, shapes))}"
+                f"{who} returned {name} of {shape} for updates {updates}: expected {' or '.join(map(str, shapes))}"
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,14 +11,16 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.attack import Attack
-from crfl_core.plugin_api.plugin_errors import errors_of, source_location
+from crfl_core.plugin_api.plugin_errors import PluginMethod, errors_of
 from crfl_core.plugin_loading.mutation_guard import InputsChanged, fingerprint, guard_inputs
 from crfl_core.records.input_rows import BatchBuffer
-from crfl_core.records.inputs import Batches, held
+from crfl_core.records.inputs import Batches
 from crfl_core.records.round import BatchMeasurements, State, TrainingTask
 from crfl_core.training.features import check_lipschitz, map_inputs
-from crfl_core.training.federation import Federation
 from crfl_core.training.local_steps import ProtocolSteps
+
+if TYPE_CHECKING:
+    from crfl_core.training.federation import Federation
 
 
 class Poisoner:
@@ -37,13 +41,12 @@ class Poisoner:
         """
         federation = self._federation
         nothing = BatchMeasurements.clean(len(rows))
-        attack = federation.attack
+        attack = federation.config.attack
         first = len(rows) - len(attackers)
         if attack is None or first == len(rows) or not overrides(attack, "poison"):
             return None, nothing
         own = rows[first:]
-        source = held(federation.data, "x")
-        x = self._inputs.gather_rows(source, own)
+        x = self._inputs.gather_rows(federation.data.input_rows, own)
         clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, task.number)
         dirty = poison_batches(attack, clean, attack_state_of(federation, task.attack_state))
         moved = find_moved_inputs(clean.x, dirty.x)
@@ -74,7 +77,7 @@ class Poisoner:
 
 def poison_batches(attack: Attack, clean: Batches, state: State) -> Batches:
     """Let the attack change its batches, and check the shapes."""
-    who = f"attack {attack.full_name}: poison() ({source_location(type(attack).poison)})"
+    who = PluginMethod("attack", attack, "poison")
     with errors_of("attack", attack), guard_inputs(who, clean, state):
         dirty = attack.poison(clean, state)
     if dirty.x.shape != clean.x.shape or dirty.y.shape != clean.y.shape:
@@ -188,8 +191,7 @@ class AttackedSteps(ProtocolSteps):
     def parameters(self) -> Tensor:
         """Return the models as they are now, (R, n, P)."""
         if not torch.equal(self._start, self._given) or state_marks(self._remembered) != self._marks:
-            method = type(self._attack).after_step if self._projects else type(self._attack).local_gradient
-            who = f"attack {self._attack.full_name}: {method.__name__}() ({source_location(method)})"
+            who = PluginMethod("attack", self._attack, "after_step" if self._projects else "local_gradient")
             raise InputsChanged(f"{who} changed what it was given: work on a copy")
         return super().parameters()
 

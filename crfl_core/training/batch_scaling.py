@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,20 +17,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.config import RunConfig
-from crfl_core.config.schema import Training
 from crfl_core.errors import ConfigError
 from crfl_core.plugin_api.aggregator import CapStage, LinearAggregator
-from crfl_core.plugin_api.model import BoundModel
 from crfl_core.plugin_api.server_optimiser import FixedRate
 from crfl_core.plugin_api.softmax_regression import LinearModel
 from crfl_core.plugin_loading.missing_plugins import MissingPlugin
 from crfl_core.records import schedules
-from crfl_core.records.input_rows import Rows
-from crfl_core.records.inputs import FederatedData
 from crfl_core.records.ledger import BallFacts, TrainingFacts
-from crfl_core.records.round import BatchMeasurements, Clients
 from crfl_core.training.client_sampling import HonestTraining
+
+if TYPE_CHECKING:
+    from crfl_core.config import RunConfig
+    from crfl_core.config.schema import Training
+    from crfl_core.plugin_api.model import BoundModel
+    from crfl_core.records.input_rows import Rows
+    from crfl_core.records.inputs import FederatedData
+    from crfl_core.records.round import BatchMeasurements, Clients
 
 BATCH_NUMBERS_AT_ONCE = 2**23
 """How many numbers of inputs are copied in double precision together."""

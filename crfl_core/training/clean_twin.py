@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.config import RunConfig
 from crfl_core.errors import ConfigError
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.records.ledger import LedgerRecord, RoundRecord
@@ -17,11 +16,12 @@ from crfl_core.training import rounds
 from crfl_core.training.evaluation import backdoor_score, score
 from crfl_core.training.federation import build
 from crfl_core.training.groups import server_steps
-from crfl_core.training.rounds import Progress, RoundOutcome
-from crfl_core.training.session import Session
 
 if TYPE_CHECKING:
+    from crfl_core.config import RunConfig
     from crfl_core.runs.results import RunResult
+    from crfl_core.training.rounds import Progress, RoundOutcome
+    from crfl_core.training.session import Session
 
 Array = NDArray[np.float64]
 DATA = ("seed", "seeds", "dtype", "dataset", "reserve", "partition")
@@ -83,9 +83,9 @@ def check_twin(config: RunConfig, twin: RunResult | None) -> None:
     if config.storage.keep != "distances":
         raise ConfigError("a twin is for runs that keep distances to it: set 'distances'", key="storage.keep")
     if twin.config.attack is not None:
-        raise ConfigError(f"{twin.path}: is no clean twin, since it was attacked: set attack = 'none' there")
+        raise ConfigError(f"{twin.path}: is not a clean twin because it was attacked: set attack = 'none' there")
     if key := differing_key(config, twin.config):
-        raise ConfigError(f"is not that of {twin.path}, so this is no clean twin: only the attack may differ", key=key)
+        raise ConfigError(f"is not that of {twin.path}, so it is not a clean twin: only the attack may differ", key=key)
     check_kept(twin)
 
 

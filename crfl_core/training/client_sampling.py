@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.config import RunConfig
-from crfl_core.config.schema import Training
 from crfl_core.errors import ConfigError, OptionError, wrap_failures
-from crfl_core.plugin_api.attack import Attack
-from crfl_core.records.ledger import ModelFacts, TrainingFacts
 from crfl_core.records.random_streams import Streams, of_group
 from crfl_core.records.round import Clients
 from crfl_core.records.schedules import (
@@ -28,7 +24,13 @@ from crfl_core.records.schedules import (
     values,
     varies,
 )
-from crfl_core.training.groups import Members
+
+if TYPE_CHECKING:
+    from crfl_core.config import RunConfig
+    from crfl_core.config.schema import Training
+    from crfl_core.plugin_api.attack import Attack
+    from crfl_core.records.ledger import ModelFacts, TrainingFacts
+    from crfl_core.training.groups import Members
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ All continuations train as one batch. They differ in noise alone, so they share 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,9 +14,11 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure
 from crfl_core.records import schedules
-from crfl_core.records.ledger import Ledger
 from crfl_core.training.rounds import Progress, RoundOutcome, add_noise, play_rounds
-from crfl_core.training.session import Session
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import Ledger
+    from crfl_core.training.session import Session
 
 UPDATE_NUMBERS_AT_ONCE = 2**26
 """How many numbers the updates of one batch of continuations may have: 256 MiB in single precision."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,9 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure
-from crfl_core.plugin_api.aggregator import Aggregator, LinearAggregator
-from crfl_core.plugin_api.attack import Attack
-from crfl_core.plugin_api.plugin_errors import errors_of, source_location
+from crfl_core.plugin_api.plugin_errors import PluginMethod, errors_of
 from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.attacker_view import AttackerObservation, AttackerView
 from crfl_core.records.round import ClientUpdates, ParticipantRows, State, Submission
@@ -21,9 +20,12 @@ from crfl_core.training import aggregator_contract as contract
 from crfl_core.training.aggregation import States, drop_bad_updates, hides_bad_updates, run_chain
 from crfl_core.training.attackers import attack_state_of, overrides
 from crfl_core.training.effective_weights import row_norms
-from crfl_core.training.federation import Federation
-from crfl_core.training.server_optimiser import nominal_rate
-from crfl_core.training.session import RoundPlan
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.aggregator import Aggregator
+    from crfl_core.plugin_api.attack import Attack
+    from crfl_core.training.federation import Federation
+    from crfl_core.training.session import RoundPlan
 
 
 class Crafting:
@@ -38,14 +40,16 @@ class Crafting:
         self._states = states
         self._attack_state = attack_state_of(federation, attack_state)
 
-    def craft(self, attack: Attack, part: ParticipantRows, values: Tensor, attackers: NDArray[np.int64]) -> Tensor:
-        """Return all updates of a part, (1, k, P), with those of the attackers replaced.
+    def craft(
+        self, attack: Attack, part: ParticipantRows, values: Tensor, attackers: NDArray[np.int64], weights: Tensor
+    ) -> Tensor:
+        """Return what the attackers of a part submit, (a, P).
 
-        `values`, (k, P), are the updates as trained, `attackers` the places of attackers in the part. Only the run
-        itself is attacked, not its continuations, so there is one model.
+        `values`, (k, P), are the updates as trained, `attackers` the places of attackers in the part, `weights` what
+        they expect their weights to be, (a,).
         """
-        view = self.view(attack, part, values, attackers)
-        who = f"attack {attack.full_name}: craft() ({source_location(type(attack).craft)})"
+        view = self.view(attack, part, values, attackers, weights)
+        who = PluginMethod("attack", attack, "craft")
         with errors_of("attack", attack), guard_inputs(who, view, self._attack_state):
             crafted = attack.craft(view, self._attack_state)
         if not isinstance(crafted, Tensor) or crafted.shape != view.own_updates.shape:
@@ -53,13 +57,11 @@ class Crafting:
             raise PluginFailure(
                 f"attack {attack.full_name}: craft() must return {tuple(view.own_updates.shape)}, found {found}"
             )
-        if len(attackers) == len(values):
-            return crafted.to(values)[None]
-        submitted = values.clone(memory_format=torch.contiguous_format)
-        submitted[attackers] = crafted.to(values)
-        return submitted[None]
+        return crafted
 
-    def view(self, attack: Attack, part: ParticipantRows, values: Tensor, attackers: NDArray[np.int64]) -> AttackerView:
+    def view(
+        self, attack: Attack, part: ParticipantRows, values: Tensor, attackers: NDArray[np.int64], weights: Tensor
+    ) -> AttackerView:
         """Return what attackers are shown: no more than their attack declares."""
         federation = self._federation
         plan = self._plan
@@ -72,7 +74,7 @@ class Crafting:
         return AttackerView(
             round=replace(current, clients=clients.take(attackers), streams=streams),
             own_updates=values if len(attackers) == len(values) else values[attackers],
-            weights=nominal_weights(plan)[part][attackers],
+            weights=weights,
             honest=ClientUpdates(values[honest], replace(current, clients=clients.take(honest), streams=streams)),
             model=federation.public_model,
             features=federation.test_sets["clean"].features,
@@ -101,19 +103,6 @@ class Crafting:
         return aggregate
 
 
-def nominal_weights(plan: RoundPlan) -> Tensor:
-    """Return the weights that attackers expect: those of a linear rule, else by sample counts.
-
-    The server's rate is a factor of them.
-    """
-    rule = plan.server.aggregation[-1]
-    rate = nominal_rate(plan.server.optimiser, plan)
-    if isinstance(rule, LinearAggregator):
-        return rate * contract.ask_weights(rule, plan.clients)
-    samples = torch.from_numpy(plan.clients.samples).double()
-    return rate * samples / samples.sum()
-
-
 class AttackerSubmissions:
     """Updates that the attackers among the participants submit, attacking or not, for an attack that learns.
 
@@ -134,15 +123,15 @@ class AttackerSubmissions:
 
 def initial_attack_state(federation: Federation) -> State | None:
     """Return what an attack remembers in round 1; None if it never learns: then every process has what it prepared."""
-    attack = federation.attack
+    attack = federation.config.attack
     return federation.prepared if attack is not None and overrides(attack, "learn") else None
 
 
 def learn_from_round(federation: Federation, seen: AttackerObservation, state: State) -> State:
     """Return what the attack remembers after a round, checked."""
-    attack = federation.attack
+    attack = federation.config.attack
     assert attack is not None
-    who = f"attack {attack.full_name}: learn() ({source_location(type(attack).learn)})"
+    who = PluginMethod("attack", attack, "learn")
     with errors_of("attack", attack), guard_inputs(who, seen, state):
         answer = attack.learn(seen, state)
     contract.check_state(who, answer)

@@ -8,27 +8,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.config import RunConfig
 from crfl_core.config.schema import Reserve, ReserveSamples
 from crfl_core.errors import ConfigError, PluginFailure
-from crfl_core.plugin_api.dataset import Dataset
-from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_api.partitioner import check_partition
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_loading.mutation_guard import arrays_in, fingerprint
 from crfl_core.records.input_rows import as_rows
-from crfl_core.records.inputs import Data, DataFacts, FederatedData, held, is_local, made
+from crfl_core.records.inputs import Data, DataFacts, FederatedData, as_floats, is_local
 from crfl_core.records.ledger import FittedFacts, SetFacts
-from crfl_core.records.random_streams import Streams
-from crfl_core.records.round import State
 from crfl_core.training.features import load_or_compute_features
+
+if TYPE_CHECKING:
+    from crfl_core.config import RunConfig
+    from crfl_core.plugin_api.dataset import Dataset
+    from crfl_core.plugin_api.feature_map import FeatureMaps
+    from crfl_core.records.random_streams import Streams
+    from crfl_core.records.round import State
 
 
 class Partition(NamedTuple):
@@ -47,7 +49,7 @@ def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dic
     with errors_of("partition", partitioner):
         rows = partitioner.split(data, streams)
         if rows and not any(map(is_local, rows)):  # the server's own samples are for tests
-            data = replace(data, x=held(data, "x")[:0], y=data.y[:0], groups=None)
+            data = replace(data, x=data.kept_x[:0], y=data.y[:0], groups=None)
         check_partition(rows, len(data.y), partitioner)
         names = partitioner.client_names(data, rows)
         if names and len(names) != len(rows):
@@ -62,7 +64,7 @@ def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: to
     """Return the data on the device that trains."""
     test_x, test_y = as_samples(ReservedSamples(data.test_x, data.test_y), device, dtype)
     return FederatedData(
-        x=as_rows(held(data, "x"), device, dtype),
+        input_rows=as_rows(data.kept_x, device, dtype),
         y=torch.from_numpy(data.y.astype(np.int64)).to(device),
         test_x=test_x,
         test_y=test_y,
@@ -94,14 +96,14 @@ def reserve_samples(reserve: Reserve, data: Data, streams: Streams) -> tuple[Dat
     order = streams.generator("data/reserve").permutation(len(data.y))
     taken = 0
     kept = {}
-    x = held(data, "x")
+    x = data.kept_x
     for name, wanted in reserve:
         if isinstance(wanted, ReserveSamples):
             kept[name] = load_reserve(name, wanted, data, streams)
         elif wanted is not None:
             count = wanted if isinstance(wanted, int) else max(1, round(wanted * len(order)))
             rows = order[taken : taken + count]
-            kept[name] = ReservedSamples(made(x[rows]), data.y[rows])
+            kept[name] = ReservedSamples(as_floats(x[rows]), data.y[rows])
             taken = taken + count
             if taken >= len(order):
                 raise ConfigError(

@@ -8,12 +8,15 @@ here turn that into weights of the n updates that clients submitted.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from crfl_core.records.round import RuleResult
 from crfl_core.training import aggregator_contract as contract
+
+if TYPE_CHECKING:
+    from crfl_core.records.round import RuleResult
 
 NORM_PIECE = 512
 """Norms are taken of pieces this long in the precision of the updates, and put together in double precision."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.plugin_api.plugin_errors import errors_of
-from crfl_core.training.federation import Federation
+
+if TYPE_CHECKING:
+    from crfl_core.training.federation import Federation
 
 
 class Score(NamedTuple):
@@ -55,7 +57,7 @@ def predict_classes(
             ballots[part] = logits.max(-1).indices.T  # the first of several, as argmax, which takes longer
             losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
     ballots[:, list(failed)] = 0
-    weights = None if settings is None or parameters.ndim == 1 else settings.weights  # one group alone elects nobody
+    weights = None if settings is None or parameters.ndim == 1 else settings.weights  # one group alone has no vote
     shares = weights or (1,) * len(models)
     winners = formulas.vote_counts(ballots.cpu().numpy(), federation.data.facts.classes, shares).argmax(axis=1)
     return torch.from_numpy(winners).to(labels), float(sum(losses)) / (len(models) * len(labels))
@@ -75,7 +77,7 @@ def target_rate(
     federation: Federation, parameters: Tensor, test_set: str = "backdoored", failed: Sequence[int] = ()
 ) -> float | None:
     """Return the share of inputs of other classes that are taken for the target; None if the attack has no target."""
-    target = None if federation.attack is None else federation.attack.backdoor_class
+    target = None if federation.config.attack is None else federation.config.attack.backdoor_class
     if target is None or "backdoored" not in federation.test_sets:
         return None
     chosen = federation.test_sets[test_set]

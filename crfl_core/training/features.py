@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -19,19 +19,21 @@ from torch import Tensor
 
 from crfl_core.errors import ConfigError, OptionError, PluginFailure
 from crfl_core.files.data_files import sha256
-from crfl_core.files.feature_cache import SEAL, cached, intact, seal
-from crfl_core.plugin_api.base import Plugin
+from crfl_core.files.feature_cache import CHECKSUM_BYTES, cache_path, is_intact, write_cache_file
 from crfl_core.plugin_api.feature_map import FeatureMap, FeatureMaps, FittedMap
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.records.blocks import array_blocks, digest_of
 from crfl_core.records.input_rows import ByteRows, Rows
-from crfl_core.records.inputs import DataFacts
 from crfl_core.records.ledger import FittedFacts
-from crfl_core.records.round import State
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.records.inputs import DataFacts
+    from crfl_core.records.round import State
 
 OnProgress = Callable[[int, int], object]
 """Told after every block how many inputs of how many are done."""
-Inputs = TypeVar("Inputs", Tensor, ByteRows)
+Inputs = TypeVar("Inputs", Tensor, ByteRows, Rows)
 
 ROWS_AT_ONCE = 65536
 FEATURE_NUMBERS_AT_ONCE = 2**23
@@ -78,14 +80,14 @@ def load_or_compute_features(maps: FeatureMaps, x: Inputs, shown: OnProgress | N
     large = math.prod(shape) * x.dtype.itemsize >= LARGE
     if not maps.links or not (large or any(feature_map.slow for feature_map in maps.maps)):
         return map_inputs(maps, x, shown)
-    path = cached(f"{digest_of(x, *maps.fitted.values(), *describe_maps(maps))}.npy")
+    path = cache_path(f"{digest_of(x, *maps.fitted.values(), *describe_maps(maps))}.npy")
     found = read_cached_features(path, maps, x)
     if found is not None:
         return found
     whole = None if large else compute_features(maps, x, shown)
     parts = pieces(maps, x, shown) if whole is None else [whole]
-    with suppress(OSError):  # a full disk, or nobody may write there: the next run computes them again
-        seal(path, array_blocks(shape, (part.to(x.dtype).cpu().numpy() for part in parts)))
+    with suppress(OSError):  # the disk is full or read-only: the next run computes them again
+        write_cache_file(path, array_blocks(shape, (part.to(x.dtype).cpu().numpy() for part in parts)))
         found = read_cached_features(path, maps, x)
     found = whole if found is None else found
     return compute_features(maps, x, shown) if found is None else found
@@ -93,10 +95,10 @@ def load_or_compute_features(maps: FeatureMaps, x: Inputs, shown: OnProgress | N
 
 def read_cached_features(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | None:
     """Map the features in a cached file into memory; None if there is no file to be trusted."""
-    if not intact(path):
+    if not is_intact(path):
         return None
     try:
-        # Copied page by page where somebody writes: PyTorch knows no read-only tensors.
+        # Copy on write: PyTorch has no read-only tensors.
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError):
         return None
@@ -160,8 +162,8 @@ def fit_maps(
             state = read_fitted_state(key)
             if state is None:
                 state = check_fitted_state(feature_map, feature_map.fit(map_inputs(front, samples.clone())))
-                with suppress(OSError):  # a full disk, or nobody may write there
-                    seal(cached(f"{key}.safetensors"), [save_tensors(dict(state))])
+                with suppress(OSError):  # the disk is full or read-only
+                    write_cache_file(cache_path(f"{key}.safetensors"), [save_tensors(dict(state))])
         fitted[place] = Fitted(
             state,
             FittedFacts(
@@ -213,11 +215,11 @@ def check_fitted_state(feature_map: FittedMap, state: object) -> State:
 
 def read_fitted_state(key: str) -> State | None:
     """Return what was fitted to the same inputs before, from the user's cache; None if there is nothing."""
-    path = cached(f"{key}.safetensors")
-    if not intact(path):
+    path = cache_path(f"{key}.safetensors")
+    if not is_intact(path):
         return None
     try:
-        state: State = load_tensors(path.read_bytes()[:-SEAL])
+        state: State = load_tensors(path.read_bytes()[:-CHECKSUM_BYTES])
     except (OSError, SafetensorError):
         return None
     return state

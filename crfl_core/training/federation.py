@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -13,17 +13,15 @@ from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig, dump_config
 from crfl_core.errors import ConfigError
-from crfl_core.plugin_api.attack import Attack
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_api.model import BoundModel
 from crfl_core.plugin_api.server_view import RootSamples, ServerView
 from crfl_core.plugin_loading.class_checks import hook_names
 from crfl_core.records import schedules
 from crfl_core.records.input_rows import Rows, norms_of
-from crfl_core.records.inputs import FederatedData, Scaling, held, is_local, natural_owners, partition_digest
+from crfl_core.records.inputs import FederatedData, Scaling, is_local, natural_owners, partition_digest
 from crfl_core.records.ledger import GroupFacts, ReservedFacts, RunFacts
 from crfl_core.records.random_streams import PURPOSES, Streams, of_group
-from crfl_core.records.round import State
 from crfl_core.training.batch_scaling import apply_batch_rules, smoothness
 from crfl_core.training.client_sampling import HonestTraining, Participation, resolve_equal_influence
 from crfl_core.training.data_loading import (
@@ -47,6 +45,9 @@ from crfl_core.training.features import (
 from crfl_core.training.groups import ServerSteps, assign_groups, check_groups, plugins_watching_rounds, server_steps
 from crfl_core.training.models import Start, bind_model, build_model, gradient_bound, initial_model, training_facts
 from crfl_core.training.threats import check_remote_threat, check_threat, prepare_attack, rounds_to_resample
+
+if TYPE_CHECKING:
+    from crfl_core.records.round import State
 
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
 """Tables of a config that play no part in local training."""
@@ -83,11 +84,6 @@ class Federation:
     streams: Streams
     device: torch.device
     dtype: torch.dtype
-
-    @property
-    def attack(self) -> Attack | None:
-        """Return what malicious clients do."""
-        return self.config.attack
 
     @property
     def specification(self) -> str:
@@ -150,7 +146,7 @@ def build(
     streams = streams_of(config)
     loaded, partition, kept = load_data(config, streams)
     data = as_tensors(loaded, partition, device, dtype)
-    x = held(data, "x")
+    x = data.input_rows
     if fitted is None:
         curator = as_samples(kept["curator"], device, dtype)[0] if "curator" in kept else None
         if curator is not None:
@@ -219,7 +215,7 @@ def run_facts(federation: Federation) -> RunFacts:
     facts = data.facts
     scaling = federation.scaling
     bound = facts.domain.norm_bound(facts.inputs)
-    x = held(data, "x")
+    x = data.input_rows
     norms = largest_norms(x, data.partition, bound)
     fitted = tuple(one.facts for one in federation.fitted.values())
     return RunFacts(

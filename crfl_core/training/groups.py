@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.config import RunConfig
-from crfl_core.config.schema import Groups
 from crfl_core.errors import ConfigError, OptionError, wrap_failures
 from crfl_core.plugin_api.aggregator import AggregationStep, Stage
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.plugin_errors import errors_of
-from crfl_core.plugin_api.server_optimiser import ServerOptimiser
 from crfl_core.plugin_loading.class_checks import hook_names
 from crfl_core.plugin_loading.missing_plugins import MissingPlugin
-from crfl_core.records.random_streams import Streams
-from crfl_core.records.round import Clients
+
+if TYPE_CHECKING:
+    from crfl_core.config import RunConfig
+    from crfl_core.config.schema import Groups
+    from crfl_core.plugin_api.server_optimiser import ServerOptimiser
+    from crfl_core.records.random_streams import Streams
+    from crfl_core.records.round import Clients
 
 T = TypeVar("T", bound=Plugin)
 

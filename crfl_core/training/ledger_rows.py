@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -10,11 +12,13 @@ from torch import Tensor
 from crfl_core.errors import PluginFailure, wrap_failures
 from crfl_core.plugin_api.aggregator import Aggregator
 from crfl_core.records.ledger import ClientColumns, RoundRecord
-from crfl_core.training.aggregation import ChainResult
 from crfl_core.training.evaluation import score, target_rate
-from crfl_core.training.federation import Federation
 from crfl_core.training.groups import has_private_state
-from crfl_core.training.rounds import RoundOutcome
+
+if TYPE_CHECKING:
+    from crfl_core.training.aggregation import ChainResult
+    from crfl_core.training.federation import Federation
+    from crfl_core.training.rounds import RoundOutcome
 
 UPDATE_BOUND_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 """By how much, relatively, rounding may carry an honest update beyond its bound before the bound is doubted."""

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.plugin_api.model import LocalModels
+from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.plugin_errors import errors_of
+from crfl_core.plugin_api.softmax_regression import LinearModel, LinearSteps
 from crfl_core.records.input_rows import BatchBuffer, Rows
-from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import Clients, LocalUpdates, TrainingTask
 from crfl_core.records.vote_counting import CountingTask, PartialCount, count_votes
 from crfl_core.training.attackers import AttackedSteps, Poisoner, attack_state_of, interferes_with_steps
 from crfl_core.training.batch_scaling import BatchScaling, Spectra
-from crfl_core.training.federation import Federation
-from crfl_core.training.local_steps import honest_models
+from crfl_core.training.features import REORDERING_TOLERANCE
+from crfl_core.training.local_steps import ProtocolSteps
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.model import LocalModels
+    from crfl_core.records.random_streams import Streams
+    from crfl_core.training.federation import Federation
 
 
 class LocalTraining:
@@ -108,6 +113,19 @@ def expand_starts(starts: Tensor, clients: Clients) -> Tensor:
     return starts[:, torch.from_numpy(clients.group).to(starts.device)]
 
 
+def honest_models(federation: Federation, start: Tensor) -> LocalModels:
+    """Return the models of clients that train as the protocol says, from `start`, (R, n, P)."""
+    model = federation.model
+    facts = federation.honest.facts
+    if not facts.plain or facts.proximal:
+        return ProtocolSteps(federation, start)
+    if facts.clip_gradients is None:
+        return model.local_models(start)
+    if isinstance(model, LinearModel):
+        return LinearSteps(model.layout, start, facts.clip_gradients)
+    return ProtocolSteps(federation, start)
+
+
 def local_models(
     federation: Federation, task: TrainingTask, start: Tensor, honest: int, sizes: NDArray[np.int64]
 ) -> list[tuple[slice, LocalModels]]:
@@ -116,7 +134,7 @@ def local_models(
     Attackers, who come last, train apart if they interfere with single steps. They make all their steps first: a few
     small operations are much slower between the large ones of the others.
     """
-    attack = federation.attack
+    attack = federation.config.attack
     clients = len(sizes)
     if attack is None or honest == clients or not interferes_with_steps(attack):
         return [(slice(0, clients), honest_models(federation, start))]
@@ -203,3 +221,66 @@ def draw_batches(
             epoch[: len(own)] = generator.permutation(own)[: len(epoch)]
         rows[place, :count, :width] = order.reshape(-1, width)[:count]
     return BatchRows(rows, sizes)
+
+
+STEPS = 2
+SAMPLES = 8
+"""On how many samples of each of two clients it is tried."""
+
+
+def check_independence(federation: Federation) -> None:
+    """Check that two clients, each on two models, train the same together and alone, and that models answer the same.
+
+    Many clients and models are computed at once, also those of different groups. Certificates take for granted that an
+    attacker changes its own update only. A plugin that lets one client reach another breaks that: `PluginFailure`.
+    """
+    own = isinstance(federation.model, LinearModel)
+    if (own and federation.honest.facts.plain) or not federation.data.complete:  # elsewhere, each trains alone
+        return
+    start, rows = sample_problem(federation)
+    with errors_of("model", federation.config.model):
+        together = train_steps(federation, start, rows)
+        for model in range(2):
+            for client in range(2):
+                one = slice(model, model + 1), slice(client, client + 1)
+                alone = train_steps(federation, start[one], rows[one[1]])
+                check_same(federation, "a client trains", together[one], alone, together[one] - start[one])
+        models = together.flatten(0, 1)
+        x = federation.features[rows.flatten()]
+        logits = federation.model.logits(models, x)
+        for place in range(len(models)):
+            check_same(federation, "a model answers", logits[place], federation.model.logits(models[place, None], x)[0])
+
+
+def sample_problem(federation: Federation) -> tuple[Tensor, Tensor]:
+    """Return models to start from, (2, 2, P), which all differ, and rows of the training data, (2, samples)."""
+    first = federation.start.parameters.to(federation.device, federation.dtype)
+    noise = torch.randn(2, 2, len(first), generator=torch.Generator().manual_seed(0), dtype=federation.dtype)
+    count = min(SAMPLES, *map(len, federation.data.partition))
+    rows = [federation.data.partition[client % federation.data.clients][:count] for client in range(2)]
+    return first + 0.1 * noise.to(first), torch.stack([torch.from_numpy(each) for each in rows]).to(federation.device)
+
+
+def train_steps(federation: Federation, start: Tensor, rows: Tensor) -> Tensor:
+    """Make a few steps from `start` and return the models, (R, n, P)."""
+    models = honest_models(federation, start)
+    weights = torch.full(rows.shape, 1.0 / rows.shape[1], device=rows.device, dtype=federation.dtype)
+    rates = weights.new_full((len(rows),), float(federation.participation.all_clients(1).learning_rate[0]))
+    for _ in range(STEPS):
+        models.step(federation.features[rows], federation.data.y[rows], weights, rates, None)
+    return models.parameters().clone()
+
+
+def check_same(federation: Federation, what: str, together: Tensor, alone: Tensor, moved: Tensor | None = None) -> None:
+    """Raise `PluginFailure` unless both are the same up to rounding, relative to what moved, or to everything."""
+    rounding = REORDERING_TOLERANCE[federation.dtype]
+    scale = alone if moved is None else moved
+    allowed = rounding * float(scale.norm()) + 1e-2 * rounding * float(alone.norm())
+    gap = float((together - alone).norm())
+    if not gap <= allowed and bool(torch.isfinite(alone).all()):
+        model = federation.config.model.full_name
+        algorithm = federation.config.training.algorithm.full_name
+        raise PluginFailure(
+            f"model {model}, algorithm {algorithm}: {what} differently beside others than alone (by {gap:.3g}): what "
+            "they compute for one client and model must not depend on another's, such as a norm over all of them"
+        )

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -14,17 +14,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from crfl_core.config import RunConfig
 from crfl_core.errors import ConfigError, PluginFailure
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_api.local_algorithm import ProximalAlgorithm
-from crfl_core.plugin_api.model import BoundModel, Model
 from crfl_core.plugin_api.plugin_errors import errors_of, source_location
-from crfl_core.plugin_api.softmax_regression import LinearModel, StartedLinear, changed_method
+from crfl_core.plugin_api.softmax_regression import LinearModel, StartedLinear, find_changed_method
 from crfl_core.records.inputs import DataFacts
 from crfl_core.records.ledger import StartFacts, TrainingFacts
 from crfl_core.records.round import Layout
 from crfl_core.training.features import FittedMaps, states_of
+
+if TYPE_CHECKING:
+    from crfl_core.config import RunConfig
+    from crfl_core.plugin_api.model import BoundModel, Model
 
 
 def build_model(config: RunConfig, facts: DataFacts, fitted: FittedMaps) -> tuple[FeatureMaps, BoundModel]:
@@ -82,7 +84,7 @@ def check_linear(plugin: Model, model: BoundModel) -> None:
             f"model: {plugin.full_name} ({source_location(type(model))}) says that it is linear in its parameters: "
             "build a LinearModel and put what it does to inputs into a feature map, or set linear = False"
         )
-    if (changed := changed_method(model)) is not None:
+    if (changed := find_changed_method(model)) is not None:
         raise PluginFailure(
             f"model: {plugin.full_name} changes {changed}() of LinearModel "
             f"({source_location(inspect.getattr_static(model, changed))}): certificates rest on it; override "
@@ -134,7 +136,7 @@ def parse_start_file(path: Path, content: bytes, layout: Layout) -> Tensor:
     try:
         tensors = load(content)
     except (SafetensorError, ValueError) as error:
-        raise ConfigError(f"{path}: is no safetensors file: {error}", key=START_KEY) from error
+        raise ConfigError(f"{path}: is not a safetensors file: {error}", key=START_KEY) from error
     wanted = {name: tuple(shape) for name, shape in layout.shapes}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for name in sorted(wanted.keys() | found.keys()):

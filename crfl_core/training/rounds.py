@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,10 +25,12 @@ from crfl_core.records.round import LocalUpdates, State, Submission, TrainingTas
 from crfl_core.training import aggregator_contract as contract
 from crfl_core.training.aggregation import Aggregation, ChainResult, States, needs_all_updates, start_aggregation
 from crfl_core.training.crafting import AttackerSubmissions, initial_attack_state, learn_from_round, observe_round
-from crfl_core.training.federation import Federation
 from crfl_core.training.server_optimiser import optimise
-from crfl_core.training.session import RoundPlan, Session
 from crfl_core.training.submissions import Arrivals, Submissions, UpdateBuffer, rows_of_group, train_clients
+
+if TYPE_CHECKING:
+    from crfl_core.training.federation import Federation
+    from crfl_core.training.session import RoundPlan, Session
 
 
 @dataclass(frozen=True)
@@ -146,10 +149,13 @@ def apply_server_optimiser(group: GroupRound, aggregate: tuple[ChainResult, ...]
     """Return the change of each model that the server's optimiser makes of its aggregate; mostly the aggregate."""
     plan = group.plan
     before = group.before
+    optimiser = plan.server.optimiser
     with group.isolate_failure():
         if group.failed is None:
-            models = zip(before.models, aggregate, before.states, strict=True)
-            steps = tuple(optimise(plan.server.optimiser, plan, *model) for model in models)
+            steps = aggregate
+            if optimiser is not None:
+                models = zip(before.models, aggregate, before.states, strict=True)
+                steps = tuple(optimise(optimiser, plan, *model) for model in models)
             check_finite(steps, plan.number)
             return steps
     return group.standstill()

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from crfl_core.errors import PluginFailure, wrap_failures
-from crfl_core.plugin_api.plugin_errors import source_location
+from crfl_core.errors import PluginFailure
+from crfl_core.plugin_api.plugin_errors import PluginMethod, method_errors
 from crfl_core.plugin_api.server_optimiser import STATE_KEY, FixedRate, ServerOptimiser
 from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.round import OptimiserResult, Round, RoundFacts, State
 from crfl_core.training import aggregator_contract as contract
-from crfl_core.training.aggregation import ChainResult, States
-from crfl_core.training.session import RoundPlan
+
+if TYPE_CHECKING:
+    from crfl_core.training.aggregation import ChainResult, States
+    from crfl_core.training.session import RoundPlan
 
 
 def optimise(
-    optimiser: ServerOptimiser | None, plan: RoundPlan, start: Tensor, result: ChainResult, before: States
+    optimiser: ServerOptimiser, plan: RoundPlan, start: Tensor, result: ChainResult, before: States
 ) -> ChainResult:
-    """Return the change of the model in place of the aggregate, in terms of the same updates.
-
-    Without an optimiser the model moves by the aggregate itself.
-    """
-    if optimiser is None:
-        return result
+    """Return the change of the model in place of the aggregate, in terms of the same updates."""
     if isinstance(optimiser, FixedRate):
         rate = ask_rate(optimiser, plan.facts)
         return replace(apply_step(result, OptimiserResult(rate)), server_rate=rate)
@@ -94,15 +92,15 @@ def momentum_notes(
     }
 
 
-def nominal_rate(optimiser: ServerOptimiser | None, plan: RoundPlan) -> float:
+def nominal_rate(optimiser: ServerOptimiser, plan: RoundPlan) -> float:
     """Return the server's rate as far as it is known before a round; 1 if it is not."""
     return ask_rate(optimiser, plan.facts) if isinstance(optimiser, FixedRate) else 1.0
 
 
 def ask_rate(optimiser: FixedRate, facts: RoundFacts) -> float:
     """Ask an optimiser for the rate of a round, which must be finite and not negative."""
-    who = describe_method(optimiser, "rate")
-    with wrap_failures(f"server.optimiser {optimiser.full_name} failed in rate"), guard_inputs(who, facts):
+    who = PluginMethod("server.optimiser", optimiser, "rate")
+    with method_errors(who), guard_inputs(who, facts):
         rate = optimiser.rate(facts)
     if not isinstance(rate, int | float) or not 0 <= rate < math.inf:
         raise PluginFailure(f"{who} must return a finite number of at least 0, found {rate!r}")
@@ -111,11 +109,8 @@ def ask_rate(optimiser: FixedRate, facts: RoundFacts) -> float:
 
 def ask_step(optimiser: ServerOptimiser, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:
     """Ask an optimiser for its step, which must be finite, of the right shapes and in the precision of the model."""
-    who = describe_method(optimiser, "step")
-    with (
-        wrap_failures(f"server.optimiser {optimiser.full_name} failed in step"),
-        guard_inputs(who, aggregate, current, state),
-    ):
+    who = PluginMethod("server.optimiser", optimiser, "step")
+    with method_errors(who), guard_inputs(who, aggregate, current, state):
         answer = optimiser.step(aggregate, current, state)
     if not isinstance(answer, OptimiserResult):
         raise PluginFailure(f"{who} must return an OptimiserResult, found {type(answer).__name__}")
@@ -135,8 +130,3 @@ def ask_step(optimiser: ServerOptimiser, aggregate: Tensor, current: Round, stat
     if not torch.isfinite(model_change(answer, aggregate)).all():
         raise PluginFailure(f"{who}: scale * aggregate + offset is not finite: lower its learning rate")
     return answer
-
-
-def describe_method(optimiser: ServerOptimiser, method: str) -> str:
-    """Return a method of an optimiser as messages name it: the plugin, the method, file and line."""
-    return f"server.optimiser {optimiser.full_name}: {method}() ({source_location(getattr(optimiser, method))})"

@@ -6,22 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
-from crfl_core.plugin_api.engine import Engine
 from crfl_core.plugin_api.plugin_errors import errors_of
-from crfl_core.plugin_api.tracker import RunContext
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.records import schedules
-from crfl_core.records.inputs import held
 from crfl_core.records.round import Clients, Round, RoundFacts
-from crfl_core.training.client_sampling import ClientBehaviour
-from crfl_core.training.federation import Federation
-from crfl_core.training.groups import ServerSteps
+from crfl_core.records.run_context import RunContext
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.models import bind_model
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.engine import Engine
+    from crfl_core.training.client_sampling import ClientBehaviour
+    from crfl_core.training.federation import Federation
+    from crfl_core.training.groups import ServerSteps
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,13 @@ class Session:
             resumed_from=0,
             data=federation.data,
             model=bind_model(config, federation.maps, federation.data.facts),  # hooks may change theirs
-            features=held(federation, "features"),
+            feature_rows=federation.features,
         )
         return cls(federation, config.engine, hooks or Hooks(config.named_plugins()), context)
 
     def resume_after(self, played: int) -> Session:
         """Return the same session after this number of rounds."""
-        features = held(self.context, "features")  # which may be bytes: `replace` would ask for floats
-        return replace(self, context=replace(self.context, resumed_from=played, features=features))
+        return replace(self, context=replace(self.context, resumed_from=played))
 
     @contextmanager
     def open_engine(self) -> Iterator[None]:

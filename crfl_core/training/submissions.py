@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
-from crfl_core.plugin_api.engine import Engine
-from crfl_core.plugin_api.plugin_errors import errors_of, source_location
+from crfl_core.plugin_api.aggregator import LinearAggregator
+from crfl_core.plugin_api.plugin_errors import PluginMethod, errors_of
 from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.round import (
     BatchMeasurements,
@@ -22,12 +23,18 @@ from crfl_core.records.round import (
     Submission,
     TrainingTask,
 )
-from crfl_core.training.aggregation import States
+from crfl_core.training import aggregator_contract as contract
 from crfl_core.training.attackers import overrides
 from crfl_core.training.crafting import Crafting
 from crfl_core.training.effective_weights import row_norms
-from crfl_core.training.federation import Federation
-from crfl_core.training.session import RoundPlan
+from crfl_core.training.server_optimiser import nominal_rate
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.attack import Attack
+    from crfl_core.plugin_api.engine import Engine
+    from crfl_core.training.aggregation import States
+    from crfl_core.training.federation import Federation
+    from crfl_core.training.session import RoundPlan
 
 
 def train_clients(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
@@ -40,7 +47,7 @@ def train_clients(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
     times_trained = np.zeros(clients, np.int64)
     reached = 0
     waiting: dict[int, LocalUpdates] = {}
-    who = f"engine {engine.full_name}: train() ({source_location(type(engine).train)})"
+    who = PluginMethod("engine", engine, "train")
     with errors_of("engine", engine), guard_inputs(who, task):
         for trained in engine.train(task):
             if not isinstance(trained, LocalUpdates):
@@ -130,7 +137,7 @@ class Submissions:
     """Submissions of the participants of one group in one round, made of what they trained.
 
     Attackers whose attack has a `craft` method wait for each other and craft together. If they know nothing of the
-    others, those need not wait for them. Other attackers scale what they trained.
+    others, those need not wait for them. All other attackers scale what they trained.
     """
 
     def __init__(
@@ -138,16 +145,17 @@ class Submissions:
     ) -> None:
         self._federation = federation
         self._plan = plan
-        self._together = federation.attack is not None and overrides(federation.attack, "craft")
         self._waiting: list[tuple[NDArray[np.int64], Tensor, BatchMeasurements]] = []
-        self.crafting = Crafting(federation, plan, start, states, attack_state)
+        self._crafting: Crafting | None = None
+        if federation.config.attack is not None and overrides(federation.config.attack, "craft"):
+            self._crafting = Crafting(federation, plan, start, states, attack_state)
 
     def receive(self, trained: LocalUpdates) -> Iterator[Submission]:
         """Yield what participants of a part submit; attackers who craft wait for each other."""
         all_attacking = self._plan.behaviour.attacking
         places = np.arange(len(all_attacking))[trained.part]
         attacking = all_attacking[places]
-        if not self._together or not attacking.any() or len(places) == len(all_attacking):
+        if self._crafting is None or not attacking.any() or len(places) == len(all_attacking):
             yield self._submit(trained.part, trained.updates, trained.measurements)
             return
         self._waiting.append(take_rows(trained, places, attacking))
@@ -168,10 +176,10 @@ class Submissions:
         attackers = np.flatnonzero(attacking)
         scale = np.ones(updates.shape[1])
         norms = row_norms(updates)
-        attack = self._federation.attack
+        attack = self._federation.config.attack
         if len(attackers) and attack is not None:
             trained = norms[0, attackers]
-            updates = self.crafting.craft(attack, part, updates[0], attackers)
+            updates = self._attack(attack, part, updates[0], attackers)
             norms = row_norms(updates)
             scale[attackers] = (norms[0, attackers] / trained.clamp(min=torch.finfo(updates.dtype).tiny)).numpy()
         bad = ~torch.isfinite(norms)
@@ -181,6 +189,24 @@ class Submissions:
             updates[bad.to(updates.device)] = 0.0
             scale[bad[0].numpy() & attacking] = 0.0  # a bad update counts as zero, here as well
         return Submission(part, updates, norms, bad, scale, measurements)
+
+    def _attack(self, attack: Attack, part: ParticipantRows, values: Tensor, attackers: NDArray[np.int64]) -> Tensor:
+        """Return all updates of a part, (1, k, P), with those of the attackers scaled or crafted.
+
+        `values`, (k, P), are the updates as trained, `attackers` the places of attackers in the part. Only the run
+        itself is attacked, not its continuations, so there is one model.
+        """
+        weights = nominal_weights(self._plan)[part][attackers]
+        if self._crafting is not None:
+            submitted = self._crafting.craft(attack, part, values, attackers, weights)
+        else:
+            with errors_of("attack", attack):
+                submitted = attack.scales(weights)[:, None].to(values) * values[attackers]
+        if len(attackers) == len(values):
+            return submitted.to(values)[None]
+        replaced = values.clone(memory_format=torch.contiguous_format)
+        replaced[attackers] = submitted.to(values)
+        return replaced[None]
 
     def _check_accepts_bad(self, part: ParticipantRows, bad: Tensor) -> None:
         """Raise `RunError` in a round without attack: no ledger would say whose update counts as zero."""
@@ -192,6 +218,20 @@ class Submissions:
             f"round {plan.number} of a continuation or clean twin: the update of client {client} is not finite "
             "or of the wrong shape: lower training.learning_rate, or correct the engine"
         )
+
+
+def nominal_weights(plan: RoundPlan) -> Tensor:
+    """Return the weights that attackers expect: those of a linear rule, else by sample counts.
+
+    The server's rate is a factor of them.
+    """
+    rule = plan.server.aggregation[-1]
+    optimiser = plan.server.optimiser
+    rate = 1.0 if optimiser is None else nominal_rate(optimiser, plan)
+    if isinstance(rule, LinearAggregator):
+        return rate * contract.ask_weights(rule, plan.clients)
+    samples = torch.from_numpy(plan.clients.samples).double()
+    return rate * samples / samples.sum()
 
 
 def take_rows(

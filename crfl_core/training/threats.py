@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from crfl_core.config import RunConfig
 from crfl_core.errors import ConfigError, OptionError, PluginFailure
-from crfl_core.plugin_api.plugin_errors import errors_of, source_location
+from crfl_core.plugin_api.plugin_errors import PluginMethod, errors_of, source_location
 from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records import schedules
 from crfl_core.records.attacker_view import Knowledge
-from crfl_core.records.inputs import FederatedData
-from crfl_core.records.random_streams import Streams
-from crfl_core.records.round import State
 from crfl_core.training.aggregator_contract import check_state
-from crfl_core.training.client_sampling import Participation
+
+if TYPE_CHECKING:
+    from crfl_core.config import RunConfig
+    from crfl_core.records.inputs import FederatedData
+    from crfl_core.records.random_streams import Streams
+    from crfl_core.records.round import State
+    from crfl_core.training.client_sampling import Participation
 
 
 def rounds_to_resample(config: RunConfig, participation: Participation) -> tuple[int, ...]:
@@ -44,7 +46,7 @@ def check_remote_threat(config: RunConfig, data: FederatedData) -> None:
         raise ConfigError("clients that are elsewhere are not simulated: leave it out", key="attack")
     for key, example in (("clients", "1"), ("rounds", "'every'")):
         if getattr(config.threat, key) is None:
-            found = "is missing: nobody can tell what clients do that are elsewhere, so say what is assumed, such as"
+            found = "is missing: the server cannot observe what remote clients do, so state what is assumed, such as"
             raise ConfigError(f"{found} {example}", key=f"threat.{key}")
 
 
@@ -84,12 +86,12 @@ def prepare_attack(config: RunConfig, data: FederatedData, participation: Partic
         if target is not None and not 0 <= target < classes:
             raise OptionError("target", f"there is no class {target}: classes are 0..{classes - 1}")
         attack.check(smallest)
-        with guard_inputs(f"attack {attack.full_name}: prepare() ({source_location(type(attack).prepare)})", data):
+        with guard_inputs(PluginMethod("attack", attack, "prepare"), data):
             prepared = attack.prepare(data, streams)
     if attack.knowledge not in get_args(Knowledge):
         raise PluginFailure(
             f"attack {attack.full_name} ({source_location(type(attack))}) sets knowledge to {attack.knowledge!r}: it "
             f"is one of {', '.join(map(repr, get_args(Knowledge)))}"
         )
-    check_state(f"attack {attack.full_name}: prepare() ({source_location(type(attack).prepare)})", prepared)
+    check_state(PluginMethod("attack", attack, "prepare"), prepared)
     return prepared

@@ -135,7 +135,12 @@ SUBJECTS = (
         "Hooks and trackers",
         "How a plugin observes a run or takes part in it. [Hooks](../hooks.md) describes every hook, "
         "[Writing a tracker](../writing-plugins/tracker.md) a plugin that has nothing else.",
-        ("crfl_core.plugin_api.hookspecs", "crfl_core.plugin_loading.hooks", "crfl_core.plugin_api.tracker"),
+        (
+            "crfl_core.plugin_api.hookspecs",
+            "crfl_core.plugin_loading.hooks",
+            "crfl_core.plugin_api.tracker",
+            "crfl_core.records.run_context",
+        ),
     ),
     Subject(
         "commands",

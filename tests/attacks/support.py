@@ -56,8 +56,8 @@ def attacked(name: str, options: dict[str, Any], **changes: Any) -> Federation:
 
 def attack_of(federation: Federation) -> Attack:
     """Its attack."""
-    assert federation.attack is not None
-    return federation.attack
+    assert federation.config.attack is not None
+    return federation.config.attack
 
 
 def ledger_of(federation: Federation) -> Ledger:

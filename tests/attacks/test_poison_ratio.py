@@ -80,7 +80,7 @@ def test_a_share_and_the_number_that_it_is_in_equal_batches_poison_the_same(kind
 
 def test_samples_of_a_pool_do_not_depend_on_who_else_trains() -> None:
     federation = federation_of(tiny(training={"epochs": 1, "batch_size": 10}, attack=SEMANTIC | {"poison_ratio": 0.2}))
-    attack, both = federation.attack, batches_of([[10, 10, 4], [10, 7, 0]])
+    attack, both = federation.config.attack, batches_of([[10, 10, 4], [10, 7, 0]])
     assert attack is not None
     inputs = replace(both, x=both.x.to(federation.data.x))
     together = attack.poison(inputs, federation.prepared).x[1, :2]

@@ -39,7 +39,7 @@ def small(**changes: Any) -> dict[str, Any]:
 def attacked_world(config: dict[str, Any], plugins: dict[str, type[Plugin]] | None = None) -> World:
     """The world of a config; attackers that steer or submit learn about its honest twin first."""
     federation = federation_of(config, plugins)
-    if isinstance(federation.attack, (Steering, Submitting)):
+    if isinstance(federation.config.attack, (Steering, Submitting)):
         return attacked(federation, honest_world(federation))
     return play(federation)
 

@@ -51,10 +51,10 @@ def test_models_that_are_not_convex_get_only_what_needs_no_convexity() -> None:
     attack = {"type": "submitting", "clients": [0], "rounds": [2], "how": "reverse"}
     config = small(model={"type": "mlp", "hidden": [4]}, aggregation=capped, attack=attack)
     federation = federation_of(config)
-    assert isinstance(federation.attack, Submitting)
+    assert isinstance(federation.config.attack, Submitting)
     parameters = torch.ones(federation.facts.parameters)
     knowledge = Knowledge(federation.maps, federation.model, parameters, parameters)
-    world = play(with_attack(federation, federation.attack.informed(knowledge)))
+    world = play(with_attack(federation, federation.config.attack.informed(knowledge)))
     found = audits(world)
     assert refused(found) == PATHWISE | {"paper"}
     assert "use model.type = 'softmax', or the certificate 'postprocess'" in found["linear"].refusal

@@ -300,7 +300,7 @@ def test_every_bound_on_probabilities_works_for_votes_of_continuations(bound: st
     request = run.certifier.questions[0].request
     separate = bound == "two-stage"
     assert request.selection_models == (8 if separate else 0)
-    assert len(run.continued(request)) == (48 if separate else 40)
+    assert len(run.read_continued_models(request)) == (48 if separate else 40)
     votes = run.votes(request)["clean"].expect(CountVotes)
     assert votes.counts.sum(axis=1).tolist() == [40] * len(votes.labels)
     assert votes.selection.sum(axis=1).tolist() == [request.selection_models] * len(votes.labels)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import crfl_core.certification.formulas as formulas
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import TrainingTask
-from crfl_core.records.inputs import made
+from crfl_core.records.inputs import as_floats
 from crfl_core.training.local_training import LocalTraining
 from tests.certificates.attackers import Steering
 from tests.certificates.audited import audits, refused
@@ -76,7 +76,7 @@ def test_a_gap_that_the_data_do_not_see_contracts_exactly_so() -> None:
     federation = federation_of(coins(proximal(0.5, weight_decay=0.25), rounds=1))
     clients = federation.participation.participants(1)
     unseen = torch.zeros(2, 1, federation.model.layout.size, dtype=torch.float64)
-    features = made(federation.features)
+    features = as_floats(federation.features)
     orthogonal = torch.tensor([-features[0, 1], features[0, 0]], dtype=torch.float64)
     assert float((features.double() @ orthogonal).abs().max()) < 1e-12
     unseen[1, 0, :2] = orthogonal

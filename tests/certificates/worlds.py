@@ -30,7 +30,7 @@ from crfl_core.extend import (
     Votes,
 )
 from crfl_core.plugin_loading.hooks import Hooks
-from crfl_core.records.inputs import made
+from crfl_core.records.inputs import as_floats
 from crfl_core.records.ledger import ClientColumns
 from crfl_core.records.threat import ThreatSettings
 from crfl_core.training import continuations, rounds
@@ -113,11 +113,11 @@ class World:
 
     def threat(self, **settings: Any) -> Threat:
         """The threat that covers what was done here, with other settings where they are given."""
-        return threats.resolve_threat(ThreatSettings(**settings), self.federation.attack, self.ledger)[0]
+        return threats.resolve_threat(ThreatSettings(**settings), self.federation.config.attack, self.ledger)[0]
 
     def uncovered(self, threat: ThreatSettings) -> tuple[str, ...]:
         """Where the attack goes beyond a threat."""
-        return threats.resolve_threat(threat, self.federation.attack, self.ledger)[1]
+        return threats.resolve_threat(threat, self.federation.config.attack, self.ledger)[1]
 
     def certify(self, certificate: Certificate, threat: Threat, level: Level) -> Guarantee:
         """The guarantees on the clean test set; the audit must not refuse them."""
@@ -136,7 +136,13 @@ def context_of(federation: Federation) -> RunContext:
     """What plugins are told about a run that is played in memory."""
     config = federation.config
     return RunContext(
-        config.name, Path("nowhere"), config.rounds, 0, federation.data, federation.model, made(federation.features)
+        config.name,
+        Path("nowhere"),
+        config.rounds,
+        0,
+        federation.data,
+        federation.model,
+        as_floats(federation.features),
     )
 
 
@@ -187,7 +193,7 @@ def toward(federation: Federation, parameters: Tensor, sample: int, runner_up: i
 
 def attacked(federation: Federation, clean: World, sample: int = 0, runner_up: int = 1) -> World:
     """The attacked world, its attackers informed about a model like the one that they start from."""
-    attack = federation.attack
+    attack = federation.config.attack
     assert isinstance(attack, (Steering, Submitting))
     first = federation.participation.attack_rounds[0]
     direction = toward(federation, clean.final, sample, runner_up)
@@ -202,6 +208,6 @@ def honest_world(federation: Federation) -> World:
 
 def scaled_world(federation: Federation) -> World:
     """The attackers train as they like, but on clean data, and multiply their updates: the paper's clean world."""
-    attack = federation.attack
+    attack = federation.config.attack
     assert isinstance(attack, Steering)
     return play(with_attack(federation, attack.model_copy(update={"kind": "none"})))

@@ -207,7 +207,7 @@ def test_stored_votes_are_those_of_the_stored_model(tmp_path: Path) -> None:
     federation = build(result.config)
     for name, votes in stored.items():
         chosen = federation.test_sets[name]
-        voters = VotingModels(federation.model, result.parameters, federation.streams, result.continued)
+        voters = VotingModels(federation.model, result.parameters, federation.streams, result.read_continued_models)
         again = vote_on(voters, chosen.features, chosen.labels, request, result.config.votes)
         np.testing.assert_array_equal(votes.expect(CountVotes).counts, again.expect(CountVotes).counts)
         np.testing.assert_array_equal(votes.labels, chosen.labels)

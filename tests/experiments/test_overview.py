@@ -10,8 +10,7 @@ from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.overview import Overview, estimate_remaining
 from crfl_experiments.sweeps.pool import Event
-from crfl_experiments.sweeps.schedule import plan_cells
-from crfl_experiments.sweeps.sweep_runner import Schedule
+from crfl_experiments.sweeps.schedule import Schedule, plan_cells
 from rich.console import Console
 
 from tests.experiments.support import small

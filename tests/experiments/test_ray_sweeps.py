@@ -84,7 +84,7 @@ def test_a_cell_goes_on_elsewhere_when_its_worker_dies(two_nodes: Nodes, tmp_pat
     out, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert out == "{}\n"
-    assert said.count("its cell goes on from its checkpoint elsewhere") == 1
+    assert said.count("its cell resumes from its checkpoint on another worker") == 1
 
 
 def test_ctrl_c_saves_the_cells_and_ends_the_workers(two_nodes: Nodes, tmp_path: Path, mark: str) -> None:
@@ -104,7 +104,7 @@ def test_ctrl_c_saves_the_cells_and_ends_the_workers(two_nodes: Nodes, tmp_path:
         os.killpg(process.pid, signal.SIGINT)
         said = process.communicate(timeout=90)[1]
     assert process.returncode == 130, said
-    assert "interrupted: go on with `crfl resume sweep`" in said
+    assert "interrupted: continue with `crfl resume sweep`" in said
     assert len(list(cells.glob("*/checkpoint"))) == 2
     assert all_ended(mark) == {}
     assert [said for said in marked(two_nodes.mark).values() if said.startswith("ray::Cells")] == []

@@ -89,7 +89,7 @@ def test_another_sweep_does_not_get_into_the_folder(done: Path, tmp_path: Path) 
     with pytest.raises(CrflError, match=r"holds another sweep: go on with that one by `crfl resume .*small`"):
         sweep(SMALL, seeds=3, out=done)
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(CrflError, match="exists and is no folder of a sweep"):
+    with pytest.raises(CrflError, match="exists but is not a sweep folder"):
         sweep(SMALL, seeds=3, out=tmp_path)
     with pytest.raises(CrflError, match="is a file"):
         sweep(SMALL, seeds=3, out=tmp_path / "notes.txt")
@@ -172,7 +172,7 @@ def test_an_interrupted_sweep_leaves_no_process_and_goes_on(number: signal.Signa
     _, said = process.communicate(timeout=60)
     if number != signal.SIGKILL:
         assert process.returncode in (130, 143)
-        assert "go on with `crfl resume out`" in said
+        assert "continue with `crfl resume out`" in said
     for cell in tmp_path.glob("out/cells/*"):
         saved = read_checkpoint(when_free(RunDirectory(cell), 0 if number != signal.SIGKILL else 60))
         assert saved is not None
@@ -184,7 +184,7 @@ def when_free(directory: RunDirectory, seconds: float) -> RunDirectory:
     deadline = time.monotonic() + seconds
     while True:
         try:
-            with directory.locked():
+            with directory.lock():
                 return directory
         except CrflError:
             if time.monotonic() >= deadline:

@@ -55,7 +55,7 @@ def test_what_the_server_reserves_is_its_own() -> None:
 @pytest.mark.parametrize("missing", ["clients", "rounds"])
 def test_a_threat_must_be_stated(missing: str) -> None:
     threat = {key: value for key, value in SERVER["threat"].items() if key != missing}
-    with pytest.raises(ConfigError, match="is missing: nobody can tell what clients do") as raised:
+    with pytest.raises(ConfigError, match="is missing: the server cannot observe what remote clients do") as raised:
         federation_of(SERVER | {"threat": threat})
     assert raised.value.key == f"threat.{missing}"
 

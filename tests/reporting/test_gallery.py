@@ -229,7 +229,7 @@ class TestInputs:
 
     @pytest.mark.parametrize("name", ["samples", "flips"])
     def test_there_is_nothing_to_show_without_a_backdoor(self, name: str, runs: Runs, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match=f"nobody attacked, so figure '{name}' has nothing to show"):
+        with pytest.raises(ConfigError, match=f"the run has no attack, so figure '{name}' has nothing to show"):
             runs.clean[0].plot(name)
         attack = {"type": "sign-flip", "clients": [0], "rounds": [2]}
         run = crfl_core.run(tiny(attack=attack, certificates=[]), out=tmp_path / "run")

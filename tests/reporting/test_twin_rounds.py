@@ -163,8 +163,8 @@ class TestATwinThatIsNone:
     @pytest.mark.parametrize(
         ("changes", "given", "message"),
         [
-            ({}, {"attack": ATTACK}, "is no clean twin, since it was attacked"),
-            ({}, {"seed": 2}, r"seed: is not that of .*, so this is no clean twin: only the attack may differ"),
+            ({}, {"attack": ATTACK}, "is not a clean twin because it was attacked"),
+            ({}, {"seed": 2}, r"seed: is not that of .*, so it is not a clean twin: only the attack may differ"),
             ({}, {"storage": {"figures": []}}, r"models of rounds were not kept: set storage\.keep = 'models'"),
             ({"storage": {"keep": "needed"}}, {}, r"storage\.keep: a twin is for runs that keep distances to it"),
         ],

@@ -118,7 +118,7 @@ def test_the_next_answer_that_is_saved_removes_those_that_were_not(run: Path) ->
 def test_an_answer_that_was_never_saved_is_no_stranger_and_goes_with_the_run(run: Path) -> None:
     abandoned(run / ".what-if-one")
     directory = RunDirectory(run)
-    assert directory.others(directory.digests) == []
+    assert directory.list_foreign_files(directory.digests) == []
     crfl_core.run(CONFIG, out=run, force=True)
     assert [path.name for path in run.parent.iterdir()] == ["run"]
 
@@ -189,11 +189,11 @@ def test_a_replacement_that_was_given_up_is_deleted_by_whoever_comes_next(
 
 def test_whoever_gets_the_lock_of_a_run_that_was_replaced_is_refused(run: Path) -> None:
     before = RunDirectory(run)
-    assert before.is_marked
+    assert before.has_marker
     crfl_core.run(CONFIG, out=run, force=True)
-    with pytest.raises(StoreError, match="another process has replaced this run"), before.locked():
+    with pytest.raises(StoreError, match="another process has replaced this run"), before.lock():
         pass
-    with RunDirectory(run).locked():
+    with RunDirectory(run).lock():
         pass
 
 
@@ -203,7 +203,7 @@ def test_what_was_read_before_the_lock_is_read_again(run: Path) -> None:
     other = RunDirectory(run)
     other.write("metrics.json", b"{}")
     other.finish()
-    with directory.locked():
+    with directory.lock():
         assert directory.read("metrics.json") == b"{}"
 
 
@@ -223,11 +223,13 @@ def test_files_that_killed_processes_wrote_to_the_cache_go(tmp_path: Path, monke
 
     def blocks() -> object:
         yield b"first"
-        sealed.seal(tmp_path / "other", [b"content"])  # which must leave the one that is being written alone
+        sealed.write_cache_file(
+            tmp_path / "other", [b"content"]
+        )  # which must leave the one that is being written alone
         yield b"second"
 
-    sealed.seal(tmp_path / "file", blocks())  # type: ignore[arg-type]
-    assert sealed.intact(tmp_path / "file")
+    sealed.write_cache_file(tmp_path / "file", blocks())  # type: ignore[arg-type]
+    assert sealed.is_intact(tmp_path / "file")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "other"]
 
 

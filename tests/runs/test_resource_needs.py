@@ -19,8 +19,8 @@ from crfl_core.runs.resource_needs import (
     RunSizes,
     VotingLoad,
     check_config,
-    configured_loads,
     count_needs,
+    loads_of_config,
     total_bytes,
 )
 from tests.oracle import tiny
@@ -125,9 +125,9 @@ def test_more_of_anything_never_needs_less(factor: int, name: str) -> None:
 
 def test_equal_requests_for_votes_count_once() -> None:
     config = load_config(tiny(certificates=[{"type": "paper"}, {"type": "paper", "name": "again"}])).config
-    assert [*configured_loads(config)] == [VotingLoad(164, "votes.selection_models")]
+    assert [*loads_of_config(config)] == [VotingLoad(164, "votes.selection_models")]
 
 
 def test_continuations_start_at_the_last_attacked_round() -> None:
     config = load_config(tiny(certificates=[{"type": "tail", "continuations": 30, "selection": 5}])).config
-    assert [*configured_loads(config)] == [VotingLoad(35, "certificates.0.continuations", 2)]
+    assert [*loads_of_config(config)] == [VotingLoad(35, "certificates.0.continuations", 2)]

@@ -190,7 +190,7 @@ def test_nothing_is_written_for_a_config_that_does_not_fit(tmp_path: Path) -> No
 
 def test_a_second_writer_is_refused(unfinished: Path) -> None:
     before = contents(unfinished)
-    with RunDirectory(unfinished).locked():
+    with RunDirectory(unfinished).lock():
         with pytest.raises(StoreError, match="another process is writing this run"):
             crfl_core.resume(unfinished, plugins=PLUGINS)
         with pytest.raises(StoreError, match="another process is writing this run"):
@@ -262,7 +262,7 @@ def test_a_run_is_not_continued_on_other_data(unfinished: Path) -> None:
     tensors, notes = directory.read_tensors_and_notes("checkpoint/state.safetensors")
     notes["files"]["ledger.json"] = directory.digests["ledger.json"]
     directory.write_tensors("checkpoint/state.safetensors", tensors, notes)
-    directory.keep()
+    directory.record_files()
     with pytest.raises(StoreError, match="test_sets"):
         crfl_core.resume(unfinished, plugins=PLUGINS)
 

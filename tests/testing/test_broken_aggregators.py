@@ -269,10 +269,10 @@ class AllPairsInNumpy(Aggregator):
 
 
 RULES: dict[str, list[tuple[Plugin, str]]] = {
-    "every_round_is_answered": [(Squeezed(), "a single parameter, (12, 1)")],
+    "answers_every_round": [(Squeezed(), "a single parameter, (12, 1)")],
     "huge_updates_do_no_harm": [(Overflowing(), "a round with updates of norm 1e+18")],
-    "missing_clients_are_survived": [(FiveOrNone(), "cope with fewer clients")],
-    "inputs_are_not_changed": [
+    "survives_missing_clients": [(FiveOrNone(), "cope with fewer clients")],
+    "keeps_inputs": [
         (InPlace(), "the input.values differs"),
         (InPlaceThroughNumpy(), "the input.values differs"),
         (InPlaceWhereItTrains(), "torch.float32"),
@@ -281,7 +281,7 @@ RULES: dict[str, list[tuple[Plugin, str]]] = {
         (Aliasing(), "update is a view of the updates"),
         (AliasingWhereItTrains(), "a single client, torch.float32"),
     ],
-    "precision_and_device_are_kept": [(Doubling(), "end with update.to(updates.values)")],
+    "keeps_precision_and_device": [(Doubling(), "end with update.to(updates.values)")],
     "state_survives_a_checkpoint": [
         (Remembering(), "keep nothing on the instance"),
         (Pickling(), "state['seen'] must be a tensor, found list"),
@@ -299,15 +299,15 @@ RULES: dict[str, list[tuple[Plugin, str]]] = {
         (WrongInLargeModels(), "10,000 parameters"),
     ],
     "order_of_clients_does_not_matter": [(FirstComeFirstServed(), "round.clients.ids")],
-    "agreement_is_respected": [
+    "respects_agreement": [
         (Opinionated(), "zero for zero updates"),
         (Secretive(), "in another direction"),
     ],
     "full_weights_agree_with_weights": [(Understating(), "each client's largest weight")],
     "notes_are_numbers": [(Wordy(), "notes['mood'] must be a finite number, found 'good'")],
-    "weights_are_fixed": [(SinglePrecision(), "torch.float32")],
+    "fixes_weights": [(SinglePrecision(), "torch.float32")],
     "breakdown_grows_with_attackers": [(Falling(), "a drift that falls: [0.0, 3.0, 1.0]")],
-    "breakdown_is_never_exceeded": [(Optimistic(), "by 1 attackers"), (HalfTheTruth(), "by 1 attackers")],
+    "respects_breakdown": [(Optimistic(), "by 1 attackers"), (HalfTheTruth(), "by 1 attackers")],
 }
 
 
@@ -374,7 +374,7 @@ class Queueing(CapStage):
 STAGES: dict[str, list[tuple[Plugin, str]]] = {
     "mixing_rebuilds_what_is_handed_on": [(Undeclared(), "everything else as `offset`")],
     "mixing_only_averages": [(Amplifying(), "rows that sum to 12")],
-    "outputs_are_announced": [(Multiplying(), "override outputs()")],
+    "announces_outputs": [(Multiplying(), "override outputs()")],
     "order_of_clients_does_not_matter": [(ByPosition(), "not by position")],
     "mixing_is_the_same_when_asked_again": [(Fickle(), "the matrix differs"), (Restless(), "the offset differs")],
     "caps_follow_their_clients": [(Queueing(), "compute them from the clients that are given")],

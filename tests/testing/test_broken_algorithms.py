@@ -76,7 +76,7 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     ],
     "clients_and_models_do_not_mix_directions": [(Sociable(), "work along the last axis only")],
     "every_round_begins_anew": [(Remembering(), "return what you keep in `state`")],
-    "proximal_weight_is_known": [(Repelling(), "at least 0, found -0.1"), (Changing(), "derive it from options alone")],
+    "declares_proximal_weight": [(Repelling(), "at least 0, found -0.1"), (Changing(), "derive it from options alone")],
 }
 EXAMPLES = [(check, plugin, word) for check, examples in BROKEN.items() for plugin, word in examples]
 

@@ -204,7 +204,7 @@ class Absentminded(Flipping):
 
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "batches_keep_their_shape": [(Shortening(), "change entries of x and y, nothing else")],
-    "inputs_are_not_changed": [(InPlace(), "poison() (")],
+    "keeps_inputs": [(InPlace(), "poison() (")],
     "labels_stay_in_range": [(OutOfRange(), "labels 0..9")],
     "inputs_stay_in_the_domain": [(Unclamped(), "x.clamp(low, high)")],
     "padding_does_not_matter": [(BrightestFirst(), "sizes[client, step]")],

@@ -149,8 +149,8 @@ def flooding(trial: Trial, level: Level) -> NDArray[np.float64] | None:
 
 
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
-    "claims_are_declared": [(Unlabelled(), "say what kind of number it is")],
-    "every_sample_is_answered": [(UnknownClass(), "predict a label, or -1"), (Meddling(), "read-only")],
+    "declares_claims": [(Unlabelled(), "say what kind of number it is")],
+    "answers_every_sample": [(UnknownClass(), "predict a label, or -1"), (Meddling(), "read-only")],
     "nothing_is_certified_without_a_prediction": [(Abstaining(), "has a radius where it abstains")],
     "log_radius_agrees": [(Confused(), "log(radius)")],
     "stronger_threats_shrink_radii": [
@@ -160,7 +160,7 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "surer_votes_do_not_shrink_radii": [(Doubtful(), "rise with p_a")],
     "ties_certify_nothing": [(Generous(), "abstain if p_a <= p_b")],
     "refusals_help": [(Taciturn(), "a remedy in 'the moon is full'")],
-    "unknown_territory_is_refused": [(Credulous(), "add a Check of status 'failed'")],
+    "refuses_unknown_territory": [(Credulous(), "add a Check of status 'failed'")],
     "observed_norms_are_for_pathwise_statements": [
         (Watching(), "leave `observed` of DriftBound as it is"),
         (Flattered(), "adds to what it costs"),

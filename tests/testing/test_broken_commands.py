@@ -65,13 +65,13 @@ def second() -> None:
 
 
 BROKEN: dict[str, list[tuple[Any, str]]] = {
-    "command_can_be_loaded": [
+    "loads_command": [
         (Command("run", plot), "has the name of a command of crfl itself"),
         (Command("Plot it", plot), "cannot be typed"),
         (Command("three", 3), "not a function"),
         (Command("impossible", impossible), "cannot be read by typer"),
     ],
-    "help_is_written": [
+    "prints_help": [
         (Command("silent", silent), "none for `crfl silent`"),
         (Command("unexplained", unexplained), "none for width of `crfl unexplained`"),
         (Command("grouped", grouped), "none for `crfl grouped second`"),
@@ -81,7 +81,7 @@ BROKEN: dict[str, list[tuple[Any, str]]] = {
         (Command("heavy", heavy_command.heavy), "heavy_command imports torch"),
         (Command("loud", loud_command.loud), "prints 'one moment, please'"),
     ],
-    "bad_arguments_are_refused": [
+    "refuses_bad_arguments": [
         (
             Command("accepting", accepting),
             "`crfl accepting anything --no-such-option-of-any-command`; found no complaint",

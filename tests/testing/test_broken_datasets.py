@@ -158,8 +158,8 @@ class HalfNamed(Fair):
 PARTITIONERS: dict[str, list[tuple[Plugin, str]]] = {
     "every_sample_has_one_owner": [(Forgetful(), "0 for sample 3")],
     "no_client_is_empty": [(Greedy(), "none for client 1")],
-    "number_of_clients_is_as_configured": [(TooFew(), "4 clients")],
-    "data_are_not_changed": [(Relabelling(), "unchanged y")],
+    "makes_that_many_clients": [(TooFew(), "4 clients")],
+    "keeps_data": [(Relabelling(), "unchanged y")],
     "every_client_has_a_name_or_none_has": [(HalfNamed(), "4 names or none")],
 }
 EXAMPLES = [

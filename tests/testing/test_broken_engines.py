@@ -108,8 +108,8 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     ],
     "closing_early_is_fine": [(Impatient(), "ConnectionError")],
     "a_run_is_watched_without_trouble": [(Fragile(), "failed in crfl_round_finished: AssertionError: no loss")],
-    "a_failed_run_is_survived": [(Pessimistic(), "failed in crfl_run_failed: KeyError: 'summary'")],
-    "a_resumed_run_is_survived": [(Beginner(), "failed in crfl_run_started: FileExistsError")],
+    "survives_a_failed_run": [(Pessimistic(), "failed in crfl_run_failed: KeyError: 'summary'")],
+    "survives_a_resumed_run": [(Beginner(), "failed in crfl_run_started: FileExistsError")],
     "results_stay_the_same": [
         (Helpful(), "crfl_round_started"),
         (Helpful(), "changed what it was given: work on a copy"),

@@ -206,7 +206,7 @@ class BrokenMap(FeatureMap):
 
 
 MAPS = {
-    "shapes_are_kept": (Widened, "map the last axis only"),
+    "keeps_shapes": (Widened, "map the last axis only"),
     "samples_do_not_touch_each_other": (Batched, "use no statistics of the batch"),
     "threads_do_not_disturb_each_other": (Buffered, "keep nothing on the instance while it works"),
     "norm_bound_holds": (Stretching, "correct norm_bound()"),

@@ -49,13 +49,13 @@ class Forgetful(FixedRate):
 @pytest.mark.parametrize(
     ("how", "check"),
     [
-        ("divides", "every_aggregate_is_answered"),
+        ("divides", "answers_every_aggregate"),
         ("drifts", "nothing_moves_nothing"),
         ("backward", "the_model_moves_along_the_aggregate"),
-        ("writes", "inputs_of_a_step_are_not_changed"),
-        ("aliases", "inputs_of_a_step_are_not_changed"),
+        ("writes", "step_keeps_inputs"),
+        ("aliases", "step_keeps_inputs"),
         ("remembers", "memory_survives_a_checkpoint"),
-        ("precise", "every_aggregate_is_answered"),
+        ("precise", "answers_every_aggregate"),
     ],
 )
 def test_a_broken_promise_is_found(how: str, check: str) -> None:

@@ -84,14 +84,14 @@ class Talkative(FedAvg):
 
 
 BROKEN: dict[str, list[tuple[Plugin, str]]] = {
-    "class_can_be_loaded": [(FromTheFuture(), "needs plugin API 99")],
-    "options_are_documented": [(Undocumented(), "none for strength"), (NoDocstring(), "none on NoDocstring")],
+    "loads_class": [(FromTheFuture(), "needs plugin API 99")],
+    "documents_options": [(Undocumented(), "none for strength"), (NoDocstring(), "none on NoDocstring")],
     "options_survive_a_config_file": [(OneWay(), "serialisers that invert their validators")],
     "options_have_a_json_schema": [(Unspeakable(), "WithJsonSchema")],
-    "options_cannot_be_changed": [(Malleable(), "frozen = False")],
+    "freezes_options": [(Malleable(), "frozen = False")],
     "hooks_exist": [(Misspelt(), "crfl_round_finshed"), (Unmarked(), "crfl_round_finished without it")],
     "answers_are_repeatable": [(Moody(), "the answer.update differs")],
-    "nothing_global_is_touched": [(Talkative(), "'aggregating"), (Moody(), "the random generator of torch")],
+    "keeps_global_state": [(Talkative(), "'aggregating"), (Moody(), "the random generator of torch")],
     "importing_has_no_side_effects": [(Chatty(), "'thank you for choosing")],
 }
 EXAMPLES = [(check, plugin, word) for check, examples in BROKEN.items() for plugin, word in examples]

@@ -112,7 +112,7 @@ def test_two_faults_are_reported_both() -> None:
             return super().aggregate(updates, state)
 
     failed = {check for check, (status, _) in statuses(Twice()).items() if status == "failed"}
-    assert {ORDER, "nothing_global_is_touched"} <= failed
+    assert {ORDER, "keeps_global_state"} <= failed
 
 
 class ServerRate(FixedStage):

@@ -18,7 +18,7 @@ from crfl_core.extend import Attack, Data, Dataset, Domain, FederatedData, Regis
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_loading.mutation_guard import InputsChanged, guard_inputs
 from crfl_core.records.input_rows import BatchBuffer, ByteRows, as_rows
-from crfl_core.records.inputs import ScaledBytes, Scaling, held, scale_inputs
+from crfl_core.records.inputs import ScaledBytes, Scaling, scale_inputs
 from crfl_core.records.round import TrainingTask
 from crfl_core.training import features as features_module
 from crfl_core.training.features import load_or_compute_features, map_inputs
@@ -88,7 +88,7 @@ def test_numbers_are_those_that_the_scaling_gives_bit_for_bit(scaling: Scaling, 
     some, gathered = torch.tensor([5, 3, 299, 5]), torch.empty(4, 7, dtype=dtype)
     BatchBuffer().gather(rows, some, gathered)
     for found, wanted in (
-        (rows.whole(), expected),
+        (rows.to_floats(), expected),
         (rows[some], expected[some]),
         (rows[some.view(2, 2)], expected[some.view(2, 2)]),
         (rows[::9], expected[::9]),
@@ -149,7 +149,7 @@ def test_bytes_take_a_quarter_of_the_memory() -> None:
     federation = federation_of({})
     kept = federation.features
     assert isinstance(kept, ByteRows)
-    assert held(federation.data, "x") is kept
+    assert federation.data.input_rows is kept
     assert kept.raw.nbytes == 200 * 12
     assert sum(tensor.nbytes for tensor in vars(federation.data).values() if isinstance(tensor, torch.Tensor)) < 2 * (
         federation.data.test_x.nbytes + federation.data.y.nbytes
@@ -162,16 +162,16 @@ def test_scalings_of_single_features_are_kept_as_floats() -> None:
 
 
 def test_a_whole_run_makes_no_floats_of_all_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ByteRows, "whole", None)
-    reserved, whole = 20, ScaledBytes.whole
-    monkeypatch.setattr(ScaledBytes, "whole", lambda rows: whole(rows) if len(rows) <= reserved else None)
+    monkeypatch.setattr(ByteRows, "to_floats", None)
+    reserved, whole = 20, ScaledBytes.to_floats
+    monkeypatch.setattr(ScaledBytes, "to_floats", lambda rows: whole(rows) if len(rows) <= reserved else None)
     for place, case in enumerate(CASES.values()):
         run(settings({}, **case) | {"certificates": ["paper"]}, plugins={"pixels": Pixels}, out=tmp_path / str(place))
 
 
 def test_a_dataset_hands_out_floats() -> None:
     data = Pixels().load()
-    assert isinstance(held(data, "x"), ScaledBytes)
+    assert isinstance(data.kept_x, ScaledBytes)
     x: NDArray[Any] = data.x
     assert x.dtype == np.float32
     assert x.shape == (200, 12)
@@ -196,14 +196,15 @@ def test_hooks_see_floats(tmp_path: Path) -> None:
     run_context = session.context
     assert torch.equal(run_context.features, run_context.data.x)
     assert torch.equal(run_context.features_of(slice(3)), run_context.data.x[:3])
-    assert isinstance(held(session.resume_after(2).context, "features"), ByteRows)
+    assert isinstance(session.resume_after(2).context.feature_rows, ByteRows)
 
 
 class Writer(Attack):
     """Writes to the bytes themselves, past everything that is public."""
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:
-        vars(data)["x"].raw.numpy()[0, 0] ^= 1
+        assert isinstance(data.input_rows, ByteRows)
+        data.input_rows.raw.numpy()[0, 0] ^= 1
         return {}
 
 
@@ -213,8 +214,9 @@ def test_who_changes_the_bytes_is_found_out(tmp_path: Path) -> None:
     with pytest.raises(InputsChanged, match="work on a copy"):
         build(config)
     context: RunContext = Session.of(federation_of({}), tmp_path).context
-    with pytest.raises(InputsChanged), guard_inputs("somebody", context):
-        vars(context)["features"].raw[0, 0] ^= 1
+    assert isinstance(context.feature_rows, ByteRows)
+    with pytest.raises(InputsChanged), guard_inputs("a plugin", context):
+        context.feature_rows.raw[0, 0] ^= 1
 
 
 def test_rounds_gather_into_the_same_memory() -> None:
@@ -242,7 +244,8 @@ def test_many_features_are_mapped_from_a_file(tmp_path: Path, monkeypatch: pytes
     """Also those of fast maps, block by block: they are never in memory together."""
     monkeypatch.setenv("CRFL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(features_module, "FEATURE_NUMBERS_AT_ONCE", 12 * 32)
-    maps, x = FeatureMaps([UnitBall()], 12), held(federation_of({}).data, "x")
+    maps = FeatureMaps([UnitBall()], 12)
+    x: Any = federation_of({}).data.input_rows
     expected = map_inputs(maps, x)
     assert torch.equal(load_or_compute_features(maps, x), expected)
     assert not list(tmp_path.rglob("*.npy"))
@@ -259,5 +262,6 @@ def test_many_features_are_computed_where_nothing_can_be_written(
     (tmp_path / "features").write_text("no folder")
     monkeypatch.setenv("CRFL_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(features_module, "LARGE", 1)
-    maps, x = FeatureMaps([UnitBall()], 12), held(federation_of({}).data, "x")
+    maps = FeatureMaps([UnitBall()], 12)
+    x: Any = federation_of({}).data.input_rows
     assert torch.equal(load_or_compute_features(maps, x), map_inputs(maps, x))

@@ -115,7 +115,7 @@ def test_the_bound_for_any_round_is_nearly_reached_in_every_round(number: int) -
     settings = coins(training, rounds=12, attack={"type": "submitting", "clients": [0], "rounds": [number]})
     settings["aggregation"] = [{"type": "update-cap", "bound": "honest"}, {"type": "fedavg"}]
     federation = federation_of(settings)
-    clean, attack = honest_world(federation), federation.attack
+    clean, attack = honest_world(federation), federation.config.attack
     assert isinstance(attack, Submitting)
     direction = torch.zeros_like(clean.final)
     federation.model.layout.unflatten(direction)["weight"][0, 1] = 1.0

@@ -121,7 +121,7 @@ def test_a_row_that_is_only_a_little_wrong_is_not_believed(folder: Path) -> None
     (path,) = folder.iterdir()
     wrong = np.load(path)
     wrong[0] *= 1.5
-    sealed.seal(path, array_blocks(wrong.shape, [wrong]))
+    sealed.write_cache_file(path, array_blocks(wrong.shape, [wrong]))
     features, _ = computed(x)
     assert torch.equal(features, x**2)
 
@@ -143,7 +143,7 @@ def emptied(path: Path) -> None:
 def resealed(path: Path) -> None:
     """Whole, with a right checksum, and of another map: as if the code had changed."""
     wrong = np.load(path) * 1.5
-    sealed.seal(path, array_blocks(wrong.shape, [wrong]))
+    sealed.write_cache_file(path, array_blocks(wrong.shape, [wrong]))
 
 
 @pytest.mark.parametrize("damage", [flipped, cut, emptied, resealed])
@@ -172,7 +172,7 @@ def test_writers_at_the_same_time_leave_one_whole_file(folder: Path) -> None:
         found = list(pool.map(lambda _: load_or_compute_features(chain(), x), range(16)))
     assert all(torch.equal(one, x**2) for one in found)
     (file,) = folder.iterdir()
-    assert sealed.intact(file)
+    assert sealed.is_intact(file)
 
 
 def test_writing_to_features_changes_no_file() -> None:

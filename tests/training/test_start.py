@@ -64,7 +64,7 @@ def test_files_that_do_not_fit_are_refused_before_anything_is_written(trained: R
     tensors = load_file(trained.path / "model.safetensors")
     broken = {
         "there is none": None,
-        "is no safetensors file": b"nothing",
+        "is not a safetensors file": b"nothing",
         "'bias' of the model has shape (10,), in the file it has none": {"weight": tensors["weight"]},
         "'head' of the model has shape none, in the file it has (2,)": tensors | {"head": torch.zeros(2)},
         "has shape (10, 64), in the file it has (10, 3)": tensors | {"weight": torch.zeros(10, 3)},

@@ -45,7 +45,7 @@ def add_to_package(names: PluginNames, root: Path, *, registry: Registry) -> Pac
             f"{root / PROJECT}: declares the {names.found_as} {names.plugin!r} already: choose another name"
         )
     project = with_entry_point(package, group, names.plugin, f"{module}:{names.target}")
-    content = {package.root / path: text for path, text in added_files(names, package, module, registry).items()}
+    content = {package.root / path: text for path, text in files_to_add(names, package, module, registry).items()}
     for path in content:
         if os.path.lexists(path):
             raise ScaffoldError(f"{path}: exists already and is not overwritten: choose another name")
@@ -105,7 +105,7 @@ def with_entry_point(package: Package, group: str, name: str, target: str) -> st
     return text
 
 
-def added_files(names: PluginNames, package: Package, module: str, registry: Registry) -> dict[Path, str]:
+def files_to_add(names: PluginNames, package: Package, module: str, registry: Registry) -> dict[Path, str]:
     """Return the new files, by their path in the package."""
     kind = names.kind.replace("-", "_")
     is_command = names.kind == COMMAND

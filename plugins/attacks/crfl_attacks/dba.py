@@ -35,5 +35,5 @@ class Dba(ModelReplacement):
         return {**state, "local": local}
 
     def local_patterns(self, batches: Batches, state: State) -> Tensor:
-        """Each attacker's own part."""
+        """Return each attacker's part of the trigger."""
         return state["local"][torch.from_numpy(batches.clients)][:, None, None, :]

@@ -98,7 +98,7 @@ def certify_groups(ledger: Ledger, cast: GroupVotes, threat: Threat) -> Array:
     unknown = np.full(len(stood), np.nan)
     for group in range(ledger.facts.models):
         own = ledger.of_group(group)
-        if group in ledger.failed_groups or is_refused(own, threat, backward=True):
+        if group in ledger.failed_groups or refuses_level(own, threat, backward=True):
             continue
         norms = np.hypot(cast.input_norms, bias_input(own))
         pair = np.stack([cast.gaps[:, group], np.zeros(len(norms))], axis=1)  # all that a margin is made of
@@ -110,7 +110,7 @@ def certify_groups(ledger: Ledger, cast: GroupVotes, threat: Threat) -> Array:
     return stood
 
 
-def is_refused(own: Ledger, threat: Threat, *, backward: bool) -> bool:
+def refuses_level(own: Ledger, threat: Threat, *, backward: bool) -> bool:
     """Return whether a group's certificate at the client level is refused in one direction.
 
     `backward` asks about the whole certificate, otherwise about the forward direction.
@@ -122,7 +122,9 @@ def is_refused(own: Ledger, threat: Threat, *, backward: bool) -> bool:
 
 def check_forward_reading(ledger: Ledger, threat: Threat) -> Check:
     """Check that the groups' certificates also hold for attacks that may come."""
-    lost = [group for group in range(ledger.facts.models) if is_refused(ledger.of_group(group), threat, backward=False)]
+    lost = [
+        group for group in range(ledger.facts.models) if refuses_level(ledger.of_group(group), threat, backward=False)
+    ]
     return Check(
         "groups certify themselves forward",
         "failed" if lost else "held",

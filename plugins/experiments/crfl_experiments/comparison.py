@@ -140,10 +140,10 @@ def runs_of_sweep(result: SweepResult) -> list[Run]:
 
 def find_finished_runs(paths: Sequence[Path]) -> list[Run]:
     """Return the runs at some paths, each a run or a sweep. Raises `StoreError` for anything else."""
-    if len(paths) == 1 and SweepFolder(paths[0]).is_marked:
+    if len(paths) == 1 and SweepFolder(paths[0]).has_marker:
         runs = runs_of_sweep(SweepResult(paths[0]))
         if not runs:
-            raise StoreError(f"{paths[0]}: no cell is finished yet: go on with `crfl resume {paths[0]}`")
+            raise StoreError(f"{paths[0]}: no cell is finished yet: continue with `crfl resume {paths[0]}`")
         return runs
     directories = [RunDirectory(place) for path in paths for place in run_paths(path)]
     for directory in directories:
@@ -170,7 +170,7 @@ def drop_copies(directories: Sequence[RunDirectory]) -> list[RunDirectory]:
 
 def run_paths(path: Path) -> Iterable[Path]:
     """Return the path of a run, or those of the finished cells of a sweep."""
-    if not SweepFolder(path).is_marked:
+    if not SweepFolder(path).has_marker:
         return [path]
     return [one.path for one in SweepResult(path).cells if one.note.state == "finished"]
 
@@ -217,7 +217,7 @@ def measures_of(runs: Sequence[Run]) -> list[Measure]:
         curves = [run.numbers.curves[question] for run in runs if question in run.numbers.curves]
         for place, radius in enumerate(choose_radii(common_radii(curves), question.level)):
             name = f"{question.certificate}: certified accuracy at {question.radius_name} {radius:g}"
-            found.append(Measure(name, partial(certified_at, question=question, radius=radius), place == 0))
+            found.append(Measure(name, partial(accuracy_at_radius, question=question, radius=radius), place == 0))
     return found
 
 
@@ -232,7 +232,7 @@ def labels_of(runs: Sequence[Run]) -> dict[str, str]:
     return {curve.certificate: curve.label for curve in curves if curve.label}
 
 
-def certified_at(run: RunNumbers, question: CurveKey, radius: float) -> float | None:
+def accuracy_at_radius(run: RunNumbers, question: CurveKey, radius: float) -> float | None:
     """Return certified accuracy at one radius."""
     values = run.certified(question, [radius])
     return None if values is None else values[0]

@@ -141,4 +141,4 @@ def save_figure(
 
 def default_target(paths: Sequence[Path]) -> Path | None:
     """Return the file of the figure in a sweep; None for runs."""
-    return paths[0] / "compare.png" if len(paths) == 1 and SweepFolder(paths[0]).is_marked else None
+    return paths[0] / "compare.png" if len(paths) == 1 and SweepFolder(paths[0]).has_marker else None

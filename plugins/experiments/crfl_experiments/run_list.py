@@ -78,7 +78,7 @@ def sort_key(one: RunSummary, sort: str) -> tuple[Any, ...]:
 def find_runs(folder: Path, depth: int = DEEPEST) -> Iterator[RunDirectory]:
     """Yield the run directories below a folder, by name, without those inside a run."""
     directory = RunDirectory(folder)
-    if directory.is_marked:
+    if directory.has_marker:
         yield directory
         return
     for path in sorted(folder.iterdir()) if depth else ():

@@ -76,7 +76,7 @@ class BoundedGrid(HttpGrid):
             contents[one.object_id] = answer.object_content
             if len(contents) > MAX_OBJECTS or sum(map(len, contents.values())) > limit:
                 raise ReplyTooLarge
-        if sum(inflated_size(content, contents) for content in contents.values()) > limit:
+        if sum(size_after_inflation(content, contents) for content in contents.values()) > limit:
             raise ReplyTooLarge
         return contents
 
@@ -88,7 +88,7 @@ def bound_grid(grid: HttpGrid) -> BoundedGrid:
     return other
 
 
-def inflated_size(content: bytes, others: Mapping[str, bytes]) -> int:
+def size_after_inflation(content: bytes, others: Mapping[str, bytes]) -> int:
     """Return the number of bytes of an array after inflation.
 
     An array may name the same piece many times, so a short message can inflate to a large one.

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from crfl_core.errors import OptionError
 from crfl_core.plugin_api.engine import Engine, Job
 from crfl_core.plugin_api.hookspecs import hookimpl
-from crfl_core.plugin_api.tracker import RunContext, Tracker
+from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.records.round import Layout, LocalUpdates, TrainingTask
+from crfl_core.records.run_context import RunContext
 
 if TYPE_CHECKING:
     from torch import Tensor

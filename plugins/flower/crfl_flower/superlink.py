@@ -45,13 +45,13 @@ class RequestGate:
             await refuse_request(send, 403)
         elif for_nodes and not self._gate.exists():
             await refuse_request(send, 503)
-        elif declared_length(scope) > self._limit:
+        elif content_length(scope) > self._limit:
             await refuse_request(send, 413)
         else:
             await self._app(scope, limit_body(receive, self._limit), send)
 
 
-def declared_length(scope: Scope) -> int:
+def content_length(scope: Scope) -> int:
     """Return the content length that a request declares, or 0."""
     found = [value for name, value in scope["headers"] if name == b"content-length"]
     return int(found[0]) if found and found[0].isdigit() else 0

@@ -51,11 +51,7 @@ def measure_table(comparison: Comparison, measure: str) -> RenderableType:
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
-    """The last word of every key if that tells them apart; of the type of a plugin, what it is a plugin for.
-
-    >>> short_names(["attack.scale", "aggregation.0.type"]), short_names(["attack.clients", "threat.clients"])
-    (['scale', 'aggregation'], ['attack.clients', 'threat.clients'])
-    """
+    """Return the last word of every key where it is unique; the type of a plugin gets its kind."""
     words = [[part for part in key.removesuffix(".type").split(".") if not part.isdigit()][-1] for key in keys]
     return [word if words.count(word) == 1 else key for key, word in zip(keys, words, strict=True)]
 

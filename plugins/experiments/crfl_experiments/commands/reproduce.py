@@ -78,7 +78,7 @@ def reproduce(
             quiet=quiet or json,
         )
     except KeyboardInterrupt:
-        typer.echo("interrupted: the same command goes on", err=True)
+        typer.echo("interrupted: the same command resumes", err=True)
         raise typer.Exit(INTERRUPTED) from None
     typer.echo(to_json(result.to_json(), indent=2).decode() if json else verdict_lines(result, quiet=quiet))
     if result.failures:

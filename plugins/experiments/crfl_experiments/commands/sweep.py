@@ -109,7 +109,7 @@ def sweep(
     try:
         failures: dict[str, Any] = run_sweep(definition, path, workers, quiet=quiet, engine=engine)
     except KeyboardInterrupt:
-        typer.echo(f"interrupted: go on with `crfl resume {path}`", err=True)
+        typer.echo(f"interrupted: continue with `crfl resume {path}`", err=True)
         raise typer.Exit(INTERRUPTED) from None
     print_result(path, failures, as_json=json, quiet=quiet)
     if failures:

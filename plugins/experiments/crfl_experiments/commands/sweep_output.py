@@ -17,7 +17,7 @@ from crfl_experiments.sweeps.cells import Definition
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.results import SweepResult
 from crfl_experiments.sweeps.schedule import Plan, plan_cells
-from crfl_experiments.sweeps.sweep_table import fixed_settings, read_choices
+from crfl_experiments.sweeps.sweep_table import read_choices, settings_outside_table
 from crfl_experiments.sweeps.values import parse_value, split_values, table_value
 
 MOST_TABLES = 3
@@ -68,7 +68,7 @@ def open_for_resume(path: Path, *, changes: bool, trust: bool) -> tuple[Definiti
 
 def check_cells(definition: Definition, path: Path) -> None:
     """Raise `StoreError` if a sweep in a folder runs third-party code, or writes elsewhere: that needs `--trust`."""
-    fixed = fixed_settings(definition.table)
+    fixed = settings_outside_table(definition.table)
     keys = {key for choice in read_choices(definition.table, 0) for key in (*fixed, *choice.settings)}
     if any(key.split(".")[0] == "plugins" for key in keys):
         raise StoreError(f"{path}: its sweep.toml sets plugins.allow: read it, then give --trust")

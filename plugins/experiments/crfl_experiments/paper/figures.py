@@ -126,7 +126,7 @@ FIGURES: tuple[Figure, ...] = (
         (
             NO_VALUES,
             "The radius takes the weights that RFA gave in this run as fixed, as the paper does; an attacker who does "
-            "less has more weight, so this is no guarantee.",
+            "less has more weight, so this is not a guarantee.",
         ),
     ),
     Figure(

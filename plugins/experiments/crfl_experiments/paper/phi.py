@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crfl_core import formulas
-from crfl_experiments.paper.claims import Margins
 from crfl_experiments.paper.sweep_files import SWEEPS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from crfl_experiments.paper.claims import Margins
 
 NAME = "phi"
 TITLE = "The Gaussian CDF in the radius"

@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core import formulas
-from crfl_core.plugin_api.dataset import Dataset
 from crfl_core.training.clean_twin import read_kept_model
-from crfl_experiments.sweeps.results import CellResult
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.dataset import Dataset
+    from crfl_experiments.sweeps.results import CellResult
 
 Array = NDArray[np.float64]
 PAPER = "paper"
@@ -143,7 +145,7 @@ class Reading:
 
     @cached_property
     def _loosened(self) -> float:
-        """What radii are multiplied with, so that they count with the L_Z of another round."""
+        """Return the factor on radii that makes them use the L_Z of another round."""
         if self.loose_round is None:
             return 1.0
         ledger = self.cell.run.ledger
@@ -236,7 +238,7 @@ def series_of(settings: dict[str, Any]) -> str:
 
 
 GRID_POINTS = 100
-"""At so many radii curves are compared, from 0 to the largest of a figure."""
+"""Number of radii at which curves are compared, from 0 to the largest of a figure."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class DatasetRunner:
     def take(self, dataset: str, figures: Sequence[Figure]) -> None:
         """Run, draw and judge the figures of a dataset."""
         if reason := missing_data_remedy(dataset, self.options):
-            self.sections += [unmeasured_section(dataset, figure, f"data missing, {reason}") for figure in figures]
+            self.sections += [section_without_numbers(dataset, figure, f"data missing, {reason}") for figure in figures]
             return
         needed = {name for figure in figures for name in (figure.sources or (figure.name,))}
         definition = figures_sweep(dataset, self.options)
@@ -143,7 +143,7 @@ class DatasetRunner:
 
         points = measured.points(figure)
         if not points:
-            return unmeasured_section(dataset, figure, "no cell is finished, see the notes of the sweep")
+            return section_without_numbers(dataset, figure, "no cell is finished, see the notes of the sweep")
         answers = measured.answers(figure, points)
         drawing = draw_figure(figure, points, answers, measured.noise_free(figure))
         return Section(
@@ -175,7 +175,7 @@ def select_figures(figures: Sequence[str]) -> tuple[list[Chosen], bool]:
     return found, not figures or phi.NAME in figures
 
 
-def unmeasured_section(dataset: str, figure: Figure, reason: str) -> Section:
+def section_without_numbers(dataset: str, figure: Figure, reason: str) -> Section:
     """Build the section of a figure that could not be measured."""
     findings = tuple(
         Finding(claim.quotation, claim.section, test.words, "", "not measured", reason)

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crfl_core.certification.drift import DriftBound
 from crfl_experiments.paper.readings import CLEAN, Array, Point, Reading, Source, group_cells
 from crfl_experiments.paper.sweep_files import FIGURE_KEY
-from crfl_experiments.sweeps.results import CellResult
+
+if TYPE_CHECKING:
+    from crfl_experiments.sweeps.results import CellResult
 
 CERTIFICATE = "pathwise-linear"
 DEFAULT = "table1"
@@ -27,7 +30,7 @@ class SoundQuestion:
     """Question of a figure, put to the sound certificate; `words` say what is comparable.
 
     `axis` is what is varied there as well, empty if the answer is the same for all values; `figure` are the cells that
-    hold the answers. It is certified against so many `attackers`; None: as many as the figure's axis says.
+    hold the answers. It is certified against `attackers` clients; None: the number on the figure's axis.
     """
 
     words: str

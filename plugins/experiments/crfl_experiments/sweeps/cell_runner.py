@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from crfl_engines.stacked import VoteTurns
 from pydantic import PrivateAttr
@@ -18,12 +18,15 @@ from pydantic import PrivateAttr
 from crfl_core import RunResult, load, run
 from crfl_core.errors import StoreError
 from crfl_core.plugin_api.hookspecs import hookimpl
-from crfl_core.plugin_api.tracker import RunContext, Tracker
+from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.records.ledger import Ledger, RoundRecord, RunFacts
-from crfl_core.records.round import Round
+from crfl_core.records.run_context import RunContext
 from crfl_core.runs.checkpoints import CheckpointWriter, continue_rounds, read_checkpoint
 from crfl_core.runs.run_directory import RunDirectory
 from crfl_core.runs.stored_votes import has_votes
+
+if TYPE_CHECKING:
+    from crfl_core.records.round import Round
 
 AnyTracker = TypeVar("AnyTracker", bound=Tracker)
 Shared = Literal["nothing", "training"]
@@ -154,7 +157,7 @@ def copy_training(path: Path, source: RunResult) -> bool:
     Votes on the same questions are copied as well if they use the same random numbers.
     """
     target = RunDirectory(path)
-    with target.locked():
+    with target.lock():
         facts = target.read_facts(FACTS_FILE, RunFacts)
         if not has_same_rounds(facts, source.ledger.facts) or keeps_distances(RunResult(path)) != keeps_distances(
             source

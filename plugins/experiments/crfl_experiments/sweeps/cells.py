@@ -8,15 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crfl_core import dump_config, load_config
-from crfl_core.config import LoadedConfig, RunConfig
 from crfl_core.config.loading import read_source
 from crfl_core.errors import ConfigError
 from crfl_core.reporting import config_diff
 from crfl_experiments.sweeps.expressions import sort_links
-from crfl_experiments.sweeps.sweep_table import FREE_PREFIX, Choice, Settings, fixed_settings, read_choices
+from crfl_experiments.sweeps.sweep_table import FREE_PREFIX, Choice, Settings, read_choices, settings_outside_table
 from crfl_experiments.sweeps.values import (
     Tree,
     config_tree,
@@ -26,6 +25,9 @@ from crfl_experiments.sweeps.values import (
     parse_value,
     toml_inline,
 )
+
+if TYPE_CHECKING:
+    from crfl_core.config import LoadedConfig, RunConfig
 
 SWEEP = "sweep"
 
@@ -79,7 +81,7 @@ class Definition:
             seed = self.tree.get("seed", 0)
             found: dict[str, Cell] = {}
             for choice in read_choices(self.table, seed if isinstance(seed, int) else 0):
-                cell = make_cell(self.tree, fixed_settings(self.table), choice)
+                cell = make_cell(self.tree, settings_outside_table(self.table), choice)
                 found.setdefault(cell.name, cell)
             cells = list(found.values())
             if not self.table.get("together", False):
@@ -103,7 +105,7 @@ def define(config: Any = None, overrides: Sequence[str] = (), parts: Mapping[str
         raise ConfigError(f"{source}: sweep: must be a table, found {table!r}", key=SWEEP)
     if not overrides:
         return Definition(tree, {**table, **(parts or {})}, source)
-    fixed = fixed_settings(table)
+    fixed = settings_outside_table(table)
     for override in overrides:
         key, equals, raw = override.partition("=")
         if not equals or not key.strip():

@@ -75,7 +75,7 @@ class Expression:
         except (ArithmeticError, ValueError, TypeError) as error:
             raise self.error(f"cannot be computed: {error}") from error
         if isinstance(value, complex) or not math.isfinite(value):
-            raise self.error(f"is {value}, which is no finite number")
+            raise self.error(f"is {value}, which is not a finite number")
         return value
 
     def error(self, what: str) -> ConfigError:
@@ -102,7 +102,7 @@ class Expression:
             if isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
                 return node.args
             raise self.error(f"{position_text(node)} there is no function {ast.unparse(node.func)}: use {ALLOWED}")
-        raise self.error(f"{position_text(node)} {ast.unparse(node)} is no arithmetic: use {ALLOWED}")
+        raise self.error(f"{position_text(node)} {ast.unparse(node)} is not arithmetic: use {ALLOWED}")
 
     def _key_of(self, node: ast.expr) -> str | None:
         """Return the dotted key that a name stands for; None for anything else."""
@@ -126,7 +126,7 @@ class Expression:
         if (key := self._key_of(node)) is not None:
             value = self._found(key, node, lookup)
             if not is_number(value):
-                raise self.error(f"{position_text(node)} {key} is {value!r}, which is no number to compute with")
+                raise self.error(f"{position_text(node)} {key} is {value!r}, which is not a number")
             return value
         values = [self._number(part, lookup) for part in self._parts(node)]
         if isinstance(node, ast.Constant):

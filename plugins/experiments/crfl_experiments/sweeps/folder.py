@@ -51,10 +51,10 @@ class SweepFolder(RecordedDirectory):
             raise StoreError(f"{path}: is a file: choose another --out")
         if not path.exists() or not any(path.iterdir()):
             folder.write(DEFINITION, text)
-            folder.mark()
+            folder.write_marker()
             return folder
-        if not folder.is_marked:
-            raise StoreError(f"{path}: exists and is no folder of a sweep: choose another --out")
+        if not folder.has_marker:
+            raise StoreError(f"{path}: exists but is not a sweep folder: choose another --out")
         if sweep_file_text(folder.definition) != text:
             raise StoreError(
                 f"{path}: holds another sweep: go on with that one by `crfl resume {path}`, or choose another --out"
@@ -65,7 +65,7 @@ class SweepFolder(RecordedDirectory):
     def open(cls, path: Path) -> SweepFolder:
         """Open the folder of a sweep. Raises `StoreError` if the folder does not hold one."""
         folder = cls(path)
-        if not folder.is_marked:
+        if not folder.has_marker:
             raise StoreError(f"{path}: no folder of a sweep: give the path that `crfl sweep` printed")
         return folder
 
@@ -73,9 +73,9 @@ class SweepFolder(RecordedDirectory):
     def definition(self) -> Definition:
         """Return the definition of the sweep."""
         try:
-            tree = tomllib.loads(self.load(DEFINITION).decode())
+            tree = tomllib.loads(self.read_unverified(DEFINITION).decode())
         except ValueError as error:
-            raise self.damaged(DEFINITION, error) from error
+            raise self.damage_error(DEFINITION, error) from error
         return Definition(tree, tree.pop(SWEEP, {}), str(self.path / DEFINITION))
 
     def cell(self, name: str) -> Path:

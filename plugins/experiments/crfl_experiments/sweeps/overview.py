@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from crfl_core.errors import CrflError
 from crfl_core.reporting.metrics import Metrics
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_experiments.sweeps.pool import Event
-from crfl_experiments.sweeps.schedule import Schedule
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
+
+    from crfl_experiments.sweeps.pool import Event
+    from crfl_experiments.sweeps.schedule import Schedule
 
 LINES = 4
 """How many running cells are shown by name."""

@@ -103,7 +103,7 @@ class Worker:
 
 
 EARLY_WORKERS: list[Worker] = []
-"""Workers that were started before anybody knew what for."""
+"""Idle workers, started before their cells are known."""
 
 
 @contextmanager

@@ -11,13 +11,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crfl_engines.ray.cluster import CONNECTION, ClusterRequest, available_processors, import_ray
 
 from crfl_core.errors import CrflWarning, OptionError, RunError
-from crfl_experiments.sweeps.cell_runner import Job
 from crfl_experiments.sweeps.pool import WORKER_END_SECONDS, Event, jobs_to_line
+
+if TYPE_CHECKING:
+    from crfl_experiments.sweeps.cell_runner import Job
 
 DEADLINE = 60.0
 """Seconds in which at least one worker must take a cell."""
@@ -147,8 +149,8 @@ class RayPool:
             return
         if self._lost_workers == 1:
             warnings.warn(
-                f"a worker of the Ray cluster is lost ({why}): its cell goes on from its checkpoint elsewhere; further "
-                "losses are not told",
+                f"a worker of the Ray cluster is lost ({why}): its cell resumes from its checkpoint on another worker; "
+                "further losses are not reported",
                 CrflWarning,
                 stacklevel=2,
             )
@@ -198,5 +200,5 @@ class CellActor:
 
     def _say(self, **said: Any) -> None:
         if self._must_end:
-            raise OSError("nobody wants to know any more")
+            raise OSError("the sweep has ended")
         self._said.append(said)

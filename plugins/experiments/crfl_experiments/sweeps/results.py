@@ -19,13 +19,14 @@ from crfl_core.errors import CrflError
 from crfl_core.reporting.metrics import Metrics
 from crfl_core.runs.results import RunResult, load
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_experiments.sweeps.cells import Cell
 from crfl_experiments.sweeps.folder import Note, SweepFolder
 from crfl_experiments.sweeps.values import table_value
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+    from crfl_experiments.sweeps.cells import Cell
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from crfl_core import dump_config
 from crfl_experiments.sweeps.cell_runner import Job, Shared
 from crfl_experiments.sweeps.cells import Cell, training_key
 from crfl_experiments.sweeps.folder import Note, SweepFolder
-from crfl_experiments.sweeps.pool import Event
+
+if TYPE_CHECKING:
+    from crfl_experiments.sweeps.pool import Event
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def seed_axis(seeds: Any, first: int) -> list[Choice]:
     return [Choice({"seed": number}, {}) for number in numbers]
 
 
-def fixed_settings(table: Mapping[str, Any]) -> Settings:
+def settings_outside_table(table: Mapping[str, Any]) -> Settings:
     """Return the settings that are the same in every cell."""
     fixed = table.get("fixed", {})
     if not isinstance(fixed, Mapping):

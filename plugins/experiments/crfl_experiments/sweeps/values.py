@@ -6,9 +6,10 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from crfl_core.config import RunConfig
+if TYPE_CHECKING:
+    from crfl_core.config import RunConfig
 
 CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
 LONGEST_NAME = 60

@@ -46,7 +46,7 @@ def main() -> None:
             for line in sys.stdin:
                 run_jobs(line, lambda **said: answers.write(json.dumps(said) + "\n"))
     except (KeyboardInterrupt, BrokenPipeError):
-        os._exit(1)  # nobody reads what is left in buffers
+        os._exit(1)  # the reader is gone, so buffers need no flush
 
 
 def write_to(line: str) -> None:
@@ -92,7 +92,7 @@ def run_stack(jobs: Sequence[Job], hands: int, say: Say) -> None:
     def attend(job: Job, place: int) -> None:
         try:
             run_one(job, aloud)
-        except (StackInterrupted, KeyboardInterrupt):  # it is saved, and goes on later
+        except (StackInterrupted, KeyboardInterrupt):  # the cell is saved and resumes later
             meeting.end()
         finally:
             meeting.leave(place)
@@ -126,7 +126,7 @@ def run_one(job: Job, say: Say) -> None:
         told = time.monotonic()
         try:
             say(cell=job.name, event="round", round=number, rounds=total)
-        except OSError:  # whoever asked is gone
+        except OSError:  # the sweep process is gone
             raise KeyboardInterrupt from None
 
     try:

@@ -55,10 +55,10 @@ def table(results: Sequence[RunResult]) -> Iterator[str]:
         metrics = result.metrics
         assert metrics.backdoor is not None
         numbers = f"{percent(metrics.accuracy):>8}{percent(metrics.backdoor.success_rate):>10}"
-        yield f"  {row.name:<11}{row.what:<15}{numbers}   {proved_text(clean_curve(result))}"
+        yield f"  {row.name:<11}{row.what:<15}{numbers}   {proof_text(clean_curve(result))}"
 
 
-def proved_text(curve: Curve | None) -> str:
+def proof_text(curve: Curve | None) -> str:
     """Write what is proved against 1, 2 and 3 clients, in a row."""
     if curve is None:
         return "nothing"

@@ -18,7 +18,7 @@ Named = tuple[str, str, str]
 """Certificate, level and test set."""
 
 
-def certified_curves(runs: Sequence[RunResult]) -> Panels:
+def build_curves(runs: Sequence[RunResult]) -> Panels:
     """Return panels for every level: certified accuracy and certified rate against the radius."""
     together = groups(runs)
     found = [(group, align_curves(group)) for group in together]

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from crfl_core.errors import ConfigError
-from crfl_core.plugin_api.attack import Attack
 from crfl_core.records.inputs import Batches
 from crfl_core.training.attackers import find_moved_inputs, poison_batches
 from crfl_core.training.evaluation import predict_classes
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
+    from crfl_core.plugin_api.attack import Attack
     from crfl_core.runs.results import RunResult
 
 PICTURES = 6
@@ -54,13 +54,13 @@ class Backdoored:
         return name if len(name) <= SHORT else f"{name[: SHORT - 1]}…"
 
 
-def backdoored_inputs(run: RunResult, figure: str) -> Backdoored:
+def add_backdoor(run: RunResult, figure: str) -> Backdoored:
     """Rebuild the inputs of the attack from the data of the run, which must be present."""
     if run.config.attack is None:
-        raise ConfigError(f"{run.path}: nobody attacked, so figure {figure!r} has nothing to show")
+        raise ConfigError(f"{run.path}: the run has no attack, so figure {figure!r} has nothing to show")
     over = {"trackers": (), "model": run.config.model.model_copy(update={"start": None})}
     federation = build(run.config.model_copy(update=over).with_own_plugins(), fitted=run.fitted)
-    attack = federation.attack
+    attack = federation.config.attack
     assert attack is not None
     found = attack.backdoor_test_set(federation.data, federation.prepared)
     if found is None:
@@ -93,7 +93,7 @@ def backdoored_inputs(run: RunResult, figure: str) -> Backdoored:
 
 def samples(runs: Sequence[RunResult]) -> Figure:
     """Draw test inputs of several classes with and without the trigger, and samples that attackers train on."""
-    found = backdoored_inputs(only(runs, "samples"), "samples")
+    found = add_backdoor(only(runs, "samples"), "samples")
     shape = found.federation.data.facts.image_shape
     chosen = one_of_each(found.labels)
     if shape is None:
@@ -183,7 +183,7 @@ def pictures(x: Tensor, shape: tuple[int, ...]) -> Numbers:
 
 def flips(runs: Sequence[RunResult]) -> Grid:
     """Count the inputs that the trigger moves from one prediction to another."""
-    found = backdoored_inputs(only(runs, "flips"), "flips")
+    found = add_backdoor(only(runs, "flips"), "flips")
     names = found.federation.data.class_names
     before = found.labels if found.clean_predicted is None else found.clean_predicted
     counts = np.zeros((len(names), len(names)))

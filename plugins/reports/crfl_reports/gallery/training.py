@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.config.schema import FigureFormat
 from crfl_core.errors import ConfigError
-from crfl_core.reporting.metrics import ClassHistogram
 from crfl_core.training.clean_twin import check_kept, read_kept_model, twin_of
 from crfl_reports.figures import Line, Panel, Panels, weights_figure
 from crfl_reports.gallery.run_groups import Group, band_line, bands, groups, only
@@ -20,7 +18,9 @@ from crfl_reports.gallery.run_groups import Group, band_line, bands, groups, onl
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from crfl_core.config.schema import FigureFormat
     from crfl_core.records.ledger import Ledger
+    from crfl_core.reporting.metrics import ClassHistogram
     from crfl_core.runs.results import RunResult
 
 SHARE = (0.0, 1.0)
@@ -77,10 +77,7 @@ def weights(runs: Sequence[RunResult]) -> Figure:
 
 
 def effective_weights(ledger: Ledger) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The weights p_i, (clients, rounds), NaN where a client did not take part, and where it attacked.
-
-    A client that is in several groups has the mean of its weights in their models.
-    """
+    """Return the weights p_i, (clients, rounds); NaN where a client was absent or attacked."""
     rows = ledger.clients
     shape = (ledger.facts.clients, ledger.facts.rounds)
     place = rows.client, rows.round - 1

@@ -11,17 +11,19 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crfl_core.certification.certifier import Certifier, build_certifier
 from crfl_core.errors import CrflError
-from crfl_core.plugin_api.certificate import CertificateResult, Check
-from crfl_core.records.threat import Threat
-from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
 from crfl_core.reporting.metrics import Curve, compute_curves
-from crfl_core.runs.results import RunResult
 from crfl_core.runs.stored_votes import has_votes
 from crfl_reports.pages.figure_data import curve_basis, numbers
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.certificate import CertificateResult, Check
+    from crfl_core.records.threat import Threat
+    from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
+    from crfl_core.runs.results import RunResult
 
 Shown = Callable[[int, int], object]
 """Told after every point how many of how many are done."""
@@ -32,7 +34,7 @@ RATIOS = (0.1, 1.0)
 UNKNOWN = "any"
 EVERY = "every"
 SECONDS = 60.0
-"""How long answers are computed at most, unless somebody wants more; enough for all of them but in large runs."""
+"""Time limit for computing answers, by default; only large runs reach it."""
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crfl_core.errors import CrflError
-from crfl_core.records.ledger import Ledger
-from crfl_core.reporting.metrics import ClassHistogram, Curve
-from crfl_core.runs.results import RunResult
 from crfl_reports.figures import Grid, Heat, Line, Panel, Panels, image_of, neighbours
 from crfl_reports.gallery import FIGURES
 from crfl_reports.pages.markup import Html, element, figure_place, join_parts
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import Ledger
+    from crfl_core.reporting.metrics import ClassHistogram, Curve
+    from crfl_core.runs.results import RunResult
 
 COLUMNS = 60
 """So many clients have a column of their own in the picture of the partition; more share columns."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from crfl_experiments.comparison import MOST_KEYS_IN_TITLE
@@ -14,15 +14,17 @@ from crfl_experiments.sweeps.results import SweepResult
 from crfl_experiments.sweeps.values import toml_inline
 
 from crfl_core.errors import CrflError
-from crfl_core.plugin_api.certificate import CertificateResult
 from crfl_core.reporting import config_diff
 from crfl_core.reporting.metrics import Curve, Metrics, compute_curves
-from crfl_core.runs.results import RunResult
 from crfl_core.runs.run_directory import RunDirectory
 from crfl_reports.pages import words
 from crfl_reports.pages.figure_data import curve_basis, number, numbers
 from crfl_reports.pages.markup import Html, Part, element, figure_place, join_parts, table
 from crfl_reports.pages.samples import tables
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.certificate import CertificateResult
+    from crfl_core.runs.results import RunResult
 
 Settings = dict[str, Any]
 MOST_TOLD = 8
@@ -38,7 +40,7 @@ def runs_in(folder: Path) -> list[Path]:
 def is_finished_run(directory: RunDirectory) -> bool:
     """Return whether a folder is a finished run; a damaged one is not."""
     try:
-        return directory.is_marked and directory.state == "finished"
+        return directory.has_marker and directory.state == "finished"
     except CrflError:
         return False
 
@@ -59,7 +61,7 @@ def run_table(folder: Path, runs: Sequence[RunResult]) -> Html:
         told = words_for(dict([*own.items()][:MOST_TOLD])) or "nothing"
         more = f", and {len(own) - MOST_TOLD} more" if len(own) > MOST_TOLD else ""
         where = run.path.relative_to(folder).as_posix()
-        shares = (certified_text(metrics, clients) for clients in (1.0, 2.0))
+        shares = (accuracy_text(metrics, clients) for clients in (1.0, 2.0))
         rows.append([where, told + more, words.percent(metrics.accuracy), success, *shares])
     heads = ("run", "what differs", "accuracy", "backdoor", "certified, 1 client", "certified, 2 clients")
     note = element(
@@ -73,7 +75,7 @@ def run_table(folder: Path, runs: Sequence[RunResult]) -> Html:
 
 def missing_cells(folder: Path) -> Iterator[Html]:
     """List the cells of a sweep without a run: failed ones with the reason, and waiting ones."""
-    if not SweepFolder(folder).is_marked:
+    if not SweepFolder(folder).has_marker:
         return
     cells = SweepResult(folder).cells
     failed = [(one.cell.title, one.note.reason) for one in cells if one.note.state == "failed"]
@@ -85,7 +87,7 @@ def missing_cells(folder: Path) -> Iterator[Html]:
         yield element("p", f"{waiting} of {len(cells)} cells are not finished: `crfl resume {folder.name}` goes on.")
 
 
-def certified_text(metrics: Metrics, clients: float) -> str:
+def accuracy_text(metrics: Metrics, clients: float) -> str:
     """Write the best certified accuracy against some clients, and its certificate."""
     proved = metrics.proven_accuracy(clients)
     return "" if proved is None else f"{words.percent(proved[0])} ({proved[1].certificate})"

@@ -121,7 +121,7 @@ def write_report(
     """
     directory = Path(path)
     target = directory / NAME if out is None else Path(out)
-    if RunDirectory(directory).is_marked or (directory / "status.json").exists():
+    if RunDirectory(directory).has_marker or (directory / "status.json").exists():
         text = run_page(directory, trust=trust, explore=explore, progress=progress)
     else:
         text = folder_page(directory, trust=trust)

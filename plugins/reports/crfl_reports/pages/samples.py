@@ -13,16 +13,18 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.errors import CrflError
 from crfl_core.plugin_api.certificate import ABSTAIN, CertificateResult, Guarantee
-from crfl_core.runs.results import RunResult
-from crfl_core.runs.run_directory import RunDirectory
 from crfl_reports.pages.figure_data import number
+
+if TYPE_CHECKING:
+    from crfl_core.runs.results import RunResult
+    from crfl_core.runs.run_directory import RunDirectory
 
 MOST_ROWS = 4_000
 """So many samples of a test set are listed; the tables of the run have all of them."""
@@ -46,7 +48,7 @@ Key = tuple[str, str, str]
 
 def tables(directory: RunDirectory) -> Iterator[CertificateResult]:
     """Yield the guarantees of a run as its tables have them, in their order."""
-    for name in sorted(directory.own_files()):
+    for name in sorted(directory.list_own_files()):
         if name.startswith("certificates/"):
             yield from guarantees(directory, name)
 
@@ -61,7 +63,7 @@ def guarantees(directory: RunDirectory, name: str) -> Iterator[CertificateResult
         for lines in found.values():
             yield guarantee(lines)
     except (KeyError, ValueError, TypeError) as error:
-        raise directory.damaged(name, error) from error
+        raise directory.damage_error(name, error) from error
 
 
 def guarantee(lines: list[dict[str, str]]) -> CertificateResult:
@@ -114,10 +116,10 @@ def pictures_of(run: RunResult) -> tuple[dict[str, dict[str, Any]], str]:
     facts = run.ledger.facts
     if facts.image_shape is None:
         return {}, "the inputs are no images"
-    from crfl_core.runs.run_data import tested_inputs
+    from crfl_core.runs.run_data import read_test_inputs
 
     try:
-        inputs = tested_inputs(run)
+        inputs = read_test_inputs(run)
     except CrflError as error:
         return {}, str(error)
     found = {name: sheet(x, facts.image_shape, facts.domain) for name, x in inputs.items()}

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crfl_core.config import RunConfig, load_config
 from crfl_core.config.options import list_settings
 from crfl_core.errors import CrflError
-from crfl_core.plugin_api.certificate import Check, Level
 from crfl_core.records.table import Table
-from crfl_core.reporting.metrics import Metrics
-from crfl_core.runs.results import RunResult
 from crfl_core.runs.verification import build_receipt
 from crfl_reports.pages import words
 from crfl_reports.pages.markup import Html, element, figure_place, join_parts, table
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.certificate import Check, Level
+    from crfl_core.reporting.metrics import Metrics
+    from crfl_core.runs.results import RunResult
 
 
 def run_sections(run: RunResult, *, backdoor: Html, closeness: Html) -> Iterator[tuple[str, str, Html]]:
@@ -161,12 +163,12 @@ def environment(run: RunResult) -> Html:
 
 
 def plain(value: Any) -> str:
-    """A value of a JSON file as text."""
+    """Return a value of a JSON file as text."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def receipt(run: RunResult) -> Html:
-    """The digests by which this page can be traced to its run."""
+    """Return the digests by which this page can be traced to its run."""
     try:
         found = build_receipt(run.directory)
     except CrflError as error:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from crfl_core.certification.levels import LEVEL_WORDS
-from crfl_core.records.ledger import Ledger
-from crfl_core.reporting.metrics import Curve, Metrics
-from crfl_core.runs.results import RunResult
+
+if TYPE_CHECKING:
+    from crfl_core.records.ledger import Ledger
+    from crfl_core.reporting.metrics import Curve, Metrics
+    from crfl_core.runs.results import RunResult
 
 STATEMENTS = {
     "pathwise": "With the same noise, batches and participants, this run without the attack would have given the same "
@@ -61,7 +64,7 @@ def attack(run: RunResult) -> str:
     facts = run.ledger.facts
     found = run.metrics.attackers
     if found is None:
-        return "Nobody attacked this run."
+        return "No client attacked this run."
     share = found.mean_weight_share
     weight = "" if share is None else f" Their share of the weights that reached the model was {percent(share)}."
     names = run.metrics.partition.clients
