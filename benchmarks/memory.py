@@ -93,7 +93,7 @@ def play(chain: str, clients: int) -> None:
     def left(root: Path = Path("/")) -> resource_limits.Headroom | None:  # noqa: ARG001
         return resource_limits.Headroom(max(0, LIMIT - memory_status("RssAnon")), "2 GiB of this benchmark")
 
-    resource_limits.read_free_memory = left
+    resource_limits.free_memory = left
     started = time.monotonic()
     try:
         with watch_peak() as peak, tempfile.TemporaryDirectory() as folder:

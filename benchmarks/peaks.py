@@ -21,7 +21,7 @@ from torch import Tensor
 
 from crfl_core.extend import ClientUpdates, Stage
 from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator
-from crfl_core.training.aggregation import apply_stage, run_chain
+from crfl_core.training.aggregation_chain import apply_stage, run_chain
 
 FEW_PARAMETERS = 1000
 MALLOC_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}

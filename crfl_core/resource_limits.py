@@ -35,7 +35,7 @@ CGROUP_V2 = ControlGroupFiles("", "memory.max", "memory.current", "inactive_file
 CGROUP_V1 = ControlGroupFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def read_free_memory(root: Path = Path("/")) -> Headroom | None:
+def free_memory(root: Path = Path("/")) -> Headroom | None:
     """Return what this process may still allocate: the narrowest of all limits, None if no limit is known.
 
     `root` is where `proc` and `sys` are.
@@ -43,7 +43,7 @@ def read_free_memory(root: Path = Path("/")) -> Headroom | None:
     return min((*physical_memory(root), *control_groups(root), *address_space(root)), default=None)
 
 
-def read_free_disk(path: Path) -> Headroom | None:
+def free_disk(path: Path) -> Headroom | None:
     """Return what may still be written below a path, which need not exist yet; None if it is not known.
 
     File systems that are not disks, such as /proc, have no size: they refuse writes themselves.

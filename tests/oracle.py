@@ -37,7 +37,7 @@ from crfl_core.extend import (
 )
 from crfl_core.records.ledger import ClientColumns
 from crfl_core.training import rounds
-from crfl_core.training.aggregation import States
+from crfl_core.training.aggregation_chain import States
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.ledger_rows import record_round
 from crfl_core.training.rounds import RoundOutcome
@@ -286,8 +286,8 @@ def stopping(number: int, error: BaseException) -> type[Momentum]:
     return Stopping
 
 
-OTHER_CONFIG = ["config.toml", "crfl.json", "manifest.json"]
-"""The files in which runs differ that do the same by other configs: the last two are about the first."""
+OTHER_CONFIG = ["config.toml", "manifest.json"]
+"""The files in which equal runs with other configs differ: the manifest has the digest of the config."""
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -112,10 +112,10 @@ def estimate_lines(estimate: Estimate, path: Path) -> Iterator[tuple[str, str]]:
             yield "votes", f"{load.models:,} noisy models on {sizes.tests:,} test samples"
         else:
             yield "continuations", f"{load.models:,} models through {load.rounds:,} rounds"
-    memory = resource_limits.read_free_memory()
+    memory = resource_limits.free_memory()
     left = "" if memory is None else f"; {format_bytes(memory.left)} are left ({memory.limit})"
     yield "memory", f"about {format_bytes(estimate.memory)} at the peak{left}"
-    disk = resource_limits.read_free_disk(path)
+    disk = resource_limits.free_disk(path)
     left = "" if disk is None else f"; {format_bytes(disk.left)} are left ({disk.limit})"
     yield "disk", f"about {format_bytes(estimate.disk)}{left}"
 

@@ -89,7 +89,7 @@ class ModuleModel(BoundModel):
         except Exception:  # a module may fail on values that do not exist; then it is built uncounted
             return
         needed = COPIES * sum(one.numel() * one.element_size() for one in parameters)
-        left = resource_limits.read_free_memory()
+        left = resource_limits.free_memory()
         if left is not None and needed > left.left:
             count = sum(one.numel() for one in parameters)
             raise OptionError(

@@ -22,13 +22,13 @@ DOUBLE_PRECISION_NUMBERS_AT_ONCE = 65536
 
 @dataclass(frozen=True)
 class Domain:
-    """The box of valid inputs, after scaling: what an attack is clamped to. Infinite if nothing is known."""
+    """Box of valid inputs, after scaling, to which attacks are clamped. Infinite if nothing is known."""
 
     low: float = float("-inf")
     high: float = float("inf")
 
     def norm_bound(self, inputs: int) -> float:
-        """The largest Euclidean norm of an input of this many features.
+        """Return the largest Euclidean norm of an input with this number of features.
 
         >>> Domain(0.0, 1.0).norm_bound(784)
         28.0
@@ -36,7 +36,7 @@ class Domain:
         return float(max(abs(self.low), abs(self.high)) * inputs**0.5)
 
     def outside(self, inputs: NDArray[np.generic]) -> NDArray[np.bool_]:
-        """Which inputs are beyond the domain, or not finite, in single precision, as which they are kept.
+        """Return which inputs lie outside the domain, or are not finite, in single precision.
 
         >>> Domain(0.0, 0.1).outside(np.array([0.1, 0.2, np.nan])).tolist()
         [False, True, True]
@@ -53,7 +53,7 @@ REMOTE_ROW = np.iinfo(np.int64).min
 
 
 def remote_rows(samples: int) -> NDArray[np.int64]:
-    """The rows of a client that holds so many samples somewhere else. They take no memory.
+    """Return the rows of a client that holds this number of samples elsewhere. They take no memory.
 
     >>> rows = remote_rows(1_000_000_000)
     >>> len(rows), is_local(rows)
@@ -63,12 +63,12 @@ def remote_rows(samples: int) -> NDArray[np.int64]:
 
 
 def is_local(rows: NDArray[np.int64]) -> bool:
-    """Whether a client's samples are here, so that they can be looked at."""
+    """Ask whether a client's samples are on this machine, so that they can be read."""
     return len(rows) == 0 or int(rows[0]) != REMOTE_ROW
 
 
 def partition_digest(partition: Sequence[NDArray[np.int64]]) -> str:
-    """The SHA-256 of who holds which rows: of every client its number of rows, then these, as 8 bytes each."""
+    """Return the SHA-256 of a partition: of every client its number of rows, then these, as 8 bytes each."""
     digest = hashlib.sha256()
     for rows in partition:
         digest.update(np.array([len(rows), *rows], "<i8").tobytes())
@@ -81,10 +81,10 @@ CLAMPED = ("minmax", "declared")
 
 @dataclass(frozen=True)
 class Scaling:
-    """The affine map from raw to scaled inputs, `scaled = (raw - shift) * factor`; `fitted` on training data?
+    """Affine map from raw to scaled inputs, `scaled = (raw - shift) * factor`.
 
-    `minmax` and `declared` also clamp to [0, 1]: new inputs may lie outside of the range of the training data, or of
-    that which was declared for each feature.
+    `fitted` says whether it was fitted to training data. `minmax` and `declared` also clamp to [0, 1]: new inputs may
+    lie outside the range of the training data, or outside the range declared for each feature.
     """
 
     kind: str = "none"
@@ -93,7 +93,7 @@ class Scaling:
     fitted: bool = False
 
     def apply(self, raw: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Scaled inputs in float32, computed in float64; the raw array itself if there is nothing to do."""
+        """Return scaled inputs in float32, computed in float64; the raw array itself if there is nothing to do."""
         if self.kind == "none" and raw.dtype == np.float32 and raw.flags.writeable:
             return raw.view(np.float32)
         scaled = np.empty(raw.shape, np.float32)
@@ -106,14 +106,14 @@ class Scaling:
 
 
 def row_blocks(x: NDArray[np.generic]) -> Iterator[slice]:
-    """Consecutive rows of a matrix, some at a time."""
+    """Yield consecutive rows of a matrix in blocks."""
     step = rows_at_once(x)
     for first in range(0, len(x), step):
         yield slice(first, first + step)
 
 
 def rows_at_once(x: NDArray[np.generic]) -> int:
-    """How many rows of a matrix are worked on at a time."""
+    """Return how many rows of a matrix are processed at a time."""
     columns: int = x.shape[1]
     return max(1, DOUBLE_PRECISION_NUMBERS_AT_ONCE // max(1, columns))
 
@@ -157,12 +157,12 @@ class ScaledBytes(CompactInputs):
         return len(self.raw)
 
     def __getitem__(self, rows: NDArray[np.int64] | slice) -> ScaledBytes:
-        """Some of the rows."""
+        """Return some of the rows, still as bytes."""
         return ScaledBytes(self.raw[rows], self.scaling)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(m, features)."""
+        """Return (m, features)."""
         return self.raw.shape
 
     def to_floats(self) -> NDArray[np.float32]:
@@ -170,12 +170,12 @@ class ScaledBytes(CompactInputs):
         return self.scaling.apply(self.raw)
 
     def values(self) -> NDArray[np.float32]:
-        """What each of the 256 bytes is scaled to."""
+        """Return what each of the 256 bytes is scaled to."""
         return self.scaling.apply(np.arange(256, dtype=np.uint8)[:, None])[:, 0]
 
 
 def scale_inputs(raw: NDArray[np.generic], scaling: Scaling) -> Any:
-    """Inputs after scaling; bytes stay bytes if the scaling is the same for all features."""
+    """Scale inputs; bytes stay bytes if the scaling is the same for all features."""
     if raw.dtype == np.uint8 and scaling.shift.size == scaling.factor.size == 1:
         return ScaledBytes(raw.view(np.uint8), scaling)
     return scaling.apply(raw)
@@ -284,7 +284,10 @@ class Batches:
 
 
 def natural_owners(data: Data, partition: Sequence[NDArray[np.int64]]) -> NDArray[np.int64] | None:
-    """The natural owner of each client's data; None if there are no owners, or a client has data of several."""
+    """Return the natural owner of each client's data.
+
+    None if there are no owners, or if a client has data of several.
+    """
     if data.groups is None:
         return None
     owners = [np.unique(data.groups[rows]) for rows in partition]

@@ -33,7 +33,7 @@ def norm_error(facts: RunFacts) -> float:
 
 
 def share_error(ledger: Ledger) -> float:
-    """What a poisoned share per step may be off by.
+    """Return the error that a poisoned share per step may have.
 
     It is a sum over two sizes of batches, divided by steps that weight decay may have made a quotient. In older ledgers
     it is a sum over all steps in single precision.
@@ -49,7 +49,7 @@ def scale_error(facts: RunFacts) -> float:
 
 
 def observed_residuals(ledger: Ledger) -> Array:
-    """The norms of the residuals that entered the aggregates, behind the cap: of each row, never less than it was."""
+    """Return the norms of the residuals that entered the aggregates, behind the cap; each at least its true value."""
     facts = ledger.facts
     rows = ledger.clients
     starts = np.array([record.start_norm for record in ledger.rounds])[rows.round - 1]

@@ -245,7 +245,8 @@ class BatchMeasurements:
     norm of a poisoned input behind the feature maps.
     What the batch-spectrum rule found, if the config uses it: `spectrum` is the largest L_s of a batch,
     `start_gradient` the largest F_s, `batch_factor` the smallest factor of a batch, `scaled_batches` the number of
-    batches with a factor below 1. The ledger has a column of the same name for each field.
+    batches with a factor below 1. The ledger has a column of the same name for each field. Measurements do not depend
+    on the model: when K models train at once, they share one entry per client.
     """
 
     poisoned_share: NDArray[np.float64]

@@ -43,7 +43,7 @@ class PerClient(Table, Generic[T_co]):
 
 
 def value_at(schedule: Schedule, number: int) -> float:
-    """The value in round t = 1, 2, ...
+    """Return the value in round t = 1, 2, ...
 
     >>> value_at(Linear(start=2.0, slope=0.1), 10)
     3.0
@@ -58,7 +58,7 @@ def value_at(schedule: Schedule, number: int) -> float:
 
 
 def values(schedule: Schedule, total: int) -> tuple[float, ...]:
-    """The values of all rounds 1..total; a list of another length is a ValueError.
+    """Return the values of all rounds 1..total; a list of another length is a `ValueError`.
 
     >>> values((0.1, 0.2), 3)
     Traceback (most recent call last):
@@ -75,9 +75,10 @@ def check_length(schedule: Schedule, total: int) -> None:
 
 
 def rounds_to_check(schedule: Schedule, total: int) -> Sequence[int]:
-    """Rounds of 1..total that tell whether all values are whole, positive and finite, and which is the first that is
-    not: of a line the ends, and where it passes 0 or 1. There may be many more rounds than anybody could look at. A
-    list of another length is a ValueError.
+    """Return rounds of 1..total whose values show whether all are whole, positive and finite.
+
+    The first round with another value is among them. Of a line these are the ends, and where it passes 0 or 1: a run
+    may have more rounds than can be checked one by one. A list of another length is a `ValueError`.
 
     >>> rounds_to_check(0.1, 10**12), rounds_to_check(Linear(start=1.0, slope=-0.5), 10**12)
     ((1,), (1, 2, 3, 4, 1000000000000))
@@ -98,7 +99,7 @@ def client_schedules(schedule: Schedule | PerClient[Schedule]) -> tuple[Schedule
 
 
 def client_values(schedule: Schedule | PerClient[Schedule], clients: int, number: int) -> NDArray[np.float64]:
-    """The value of every client in round t = 1, 2, ...; as many schedules as there are clients, or one for all.
+    """Return the value of every client in round t = 1, 2, ...; one schedule per client, or one for all.
 
     >>> client_values(PerClient(per_client=(0.5, (0.1, 0.2))), 2, number=2)
     array([0.5, 0.2])
@@ -129,7 +130,7 @@ Rounds = tuple[Annotated[int, Field(ge=1)], ...] | RoundRange
 
 
 class AnyRounds(Table):
-    """At most `any` of the rounds first, first + every, ... up to last, and nobody knows which."""
+    """At most `any` of the rounds first, first + every, ... up to last; which ones is not known."""
 
     any: int = Field(ge=1)
     first: int = Field(1, ge=1)
@@ -142,7 +143,7 @@ ThreatRounds = Rounds | AnyRounds | Literal["any", "every"]
 
 
 def max_attacked_rounds(rounds: ThreatRounds) -> int | None:
-    """In how many of the rounds meant an attack happens at most, if nobody knows in which; None: in all of them.
+    """Return in how many of the rounds an attack happens at most, if it is not known in which; None: in all.
 
     >>> max_attacked_rounds("any"), max_attacked_rounds(AnyRounds(any=3)), max_attacked_rounds("every")
     (1, 3, None)
@@ -151,7 +152,7 @@ def max_attacked_rounds(rounds: ThreatRounds) -> int | None:
 
 
 def expand_rounds(rounds: ThreatRounds, total: int) -> tuple[int, ...]:
-    """The round numbers meant, in order.
+    """Return the round numbers meant, in order.
 
     >>> expand_rounds(RoundRange(first=10, every=5), total=22), expand_rounds("any", total=3)
     ((10, 15, 20), (1, 2, 3))

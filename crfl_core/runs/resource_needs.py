@@ -372,11 +372,11 @@ def disk_parts(config: RunConfig, sizes: RunSizes) -> list[Part]:
 
 def refuse_too_large(needs: Needs, path: Path) -> None:
     """Raise `ConfigError` for what fits neither into memory nor on the disk at `path`."""
-    memory = resource_limits.read_free_memory()
+    memory = resource_limits.free_memory()
     if memory is not None and total_bytes(needs.memory) > memory.left:
         limit = f"{format_bytes(memory.left)} are left ({memory.limit})"
         raise too_large_error(needs.memory, "of memory", limit)
-    disk = resource_limits.read_free_disk(path)
+    disk = resource_limits.free_disk(path)
     if disk is not None and total_bytes(needs.disk) > disk.left:
         limit = f"{format_bytes(disk.left)} are left ({disk.limit})"
         raise too_large_error(needs.disk, "on disk", limit)

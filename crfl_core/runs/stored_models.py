@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from crfl_core.records.blocks import digest_of
+from crfl_core.records.array_bytes import digest_of
 from crfl_core.records.ledger_validation import check_tensor
 from crfl_core.runs.run_directory import FITTED_MAPS, LEDGER, MODEL, RunDirectory
 from crfl_core.training.features import Fitted, FittedMaps

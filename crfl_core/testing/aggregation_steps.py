@@ -35,7 +35,7 @@ from crfl_core.testing.sample_rounds import (
 )
 from crfl_core.testing.suite import Case, CheckFailed, check_for, difference, usage_of
 from crfl_core.training import aggregator_contract as core
-from crfl_core.training.aggregation import AppliedStage
+from crfl_core.training.aggregation_chain import AppliedStage
 
 FLOATS = (torch.float32, torch.float64)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from crfl_core.errors import OptionError
 from crfl_core.plugin_api.feature_map import BoundMap, FeatureMap, FittedMap, ImageMap
 from crfl_core.plugin_api.feature_map import bind_map as bound_to
-from crfl_core.records.blocks import digest_of
+from crfl_core.records.array_bytes import digest_of
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage_of
 
 NORM_TOLERANCE = 1e-9

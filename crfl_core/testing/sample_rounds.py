@@ -21,7 +21,7 @@ from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import Clients, ClientUpdates, Layout, Round, RuleResult, State
 from crfl_core.testing.suite import Case, Skipped
 from crfl_core.training import aggregator_contract as core
-from crfl_core.training.aggregation import AppliedStage, apply_stage
+from crfl_core.training.aggregation_chain import AppliedStage, apply_stage
 
 SIZES = (12, 25, 60, 120)
 """Numbers of clients that are tried until one fits the options."""

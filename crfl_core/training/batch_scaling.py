@@ -145,7 +145,7 @@ def batch_spectra_in_memory(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -
 
 
 GRADIENT_BOUND_SLACK = 1e-6
-"""By how much, relatively, kappa is above the smallest: what it arrays_in of gradients is more than rounding takes."""
+"""By how much, relatively, kappa is above the smallest: its slack exceeds what rounding takes from gradients."""
 INPUT_NORM_SLACK = {"float32": 1e-3, "float64": 1e-9}
 """By how much, relatively, rounding may carry inputs beyond the bound of the feature maps; the audit measures them."""
 

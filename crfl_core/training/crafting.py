@@ -17,7 +17,7 @@ from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.attacker_view import AttackerObservation, AttackerView
 from crfl_core.records.round import ClientUpdates, ParticipantRows, State, Submission
 from crfl_core.training import aggregator_contract as contract
-from crfl_core.training.aggregation import States, drop_bad_updates, hides_bad_updates, run_chain
+from crfl_core.training.aggregation_chain import States, drop_bad_updates, hides_bad_updates, run_chain
 from crfl_core.training.attackers import attack_state_of, overrides
 from crfl_core.training.effective_weights import row_norms
 

@@ -22,7 +22,7 @@ from crfl_core.files.data_files import sha256
 from crfl_core.files.feature_cache import CHECKSUM_BYTES, cache_path, is_intact, write_cache_file
 from crfl_core.plugin_api.feature_map import FeatureMap, FeatureMaps, FittedMap
 from crfl_core.plugin_api.plugin_errors import errors_of
-from crfl_core.records.blocks import array_blocks, digest_of
+from crfl_core.records.array_bytes import array_blocks, digest_of
 from crfl_core.records.input_rows import ByteRows, Rows
 from crfl_core.records.ledger import FittedFacts
 

@@ -53,7 +53,7 @@ NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "sto
 """Tables of a config that play no part in local training."""
 Found = tuple[FederatedData, BoundModel, FeatureMaps, Participation]
 Fits = Callable[[Unpack[Found]], object]
-"""Told how large everything is before most of it is there; raises what it has against it."""
+"""Called with the sizes before allocation; raises if they do not fit."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,11 @@ def build(
     shown: OnProgress | None = None,
     fits: Fits = lambda *_: None,
 ) -> Federation:
-    """The federation that a config describes. Raises before anything is trained or written.
+    """Build the federation that a config describes. Raises before anything is trained or written.
 
     `fitted` is what the feature maps of a run were fitted to, if it is known; else they are fitted, to the inputs of
-    `reserve.curator` if they have no public ones. `shown` is told how far the features are, `fits`
-    how large they and the model are.
+    `reserve.curator` if they have no public ones. `shown` is called with the progress of the features, `fits` with the
+    sizes before allocation; it raises if they do not fit.
     """
     device = pick_device(config)
     dtype = getattr(torch, config.dtype)

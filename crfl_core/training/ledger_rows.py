@@ -16,7 +16,7 @@ from crfl_core.training.evaluation import score, target_rate
 from crfl_core.training.groups import has_private_state
 
 if TYPE_CHECKING:
-    from crfl_core.training.aggregation import ChainResult
+    from crfl_core.training.aggregation_chain import ChainResult
     from crfl_core.training.federation import Federation
     from crfl_core.training.rounds import RoundOutcome
 

@@ -96,7 +96,7 @@ class LocalTraining:
         return LocalUpdates(part, updates, poisoning)
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
-        """The votes on some samples of a test set, block by block."""
+        """Count the votes on some samples of a test set, block by block."""
         model = self._federation.model
         features = self._federation.test_sets[task.test_set].features
         voters = replace(task.voters, models=task.voters.models.to(features.device))

@@ -23,7 +23,8 @@ from crfl_core.plugin_loading.mutation_guard import InputsChanged
 from crfl_core.records.random_streams import Streams, of_group
 from crfl_core.records.round import LocalUpdates, State, Submission, TrainingTask
 from crfl_core.training import aggregator_contract as contract
-from crfl_core.training.aggregation import Aggregation, ChainResult, States, needs_all_updates, start_aggregation
+from crfl_core.training.aggregation import Aggregation, needs_all_updates, start_aggregation
+from crfl_core.training.aggregation_chain import ChainResult, States
 from crfl_core.training.crafting import AttackerSubmissions, initial_attack_state, learn_from_round, observe_round
 from crfl_core.training.server_optimiser import optimise
 from crfl_core.training.submissions import Arrivals, Submissions, UpdateBuffer, rows_of_group, train_clients
@@ -136,12 +137,12 @@ def aggregate_updates(
         group.add(submission)
     aggregates = []
     for group in groups:
-        results = group.standstill()
+        results: tuple[ChainResult, ...] | None = None
         with group.isolate_failure():
             if group.failed is None:
                 group.arrivals.check_usable(group.plan.number)
                 results = group.aggregation.results()
-        aggregates.append(results)
+        aggregates.append(group.standstill() if results is None else results)
     return aggregates
 
 

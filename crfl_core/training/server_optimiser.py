@@ -17,7 +17,7 @@ from crfl_core.records.round import OptimiserResult, Round, RoundFacts, State
 from crfl_core.training import aggregator_contract as contract
 
 if TYPE_CHECKING:
-    from crfl_core.training.aggregation import ChainResult, States
+    from crfl_core.training.aggregation_chain import ChainResult, States
     from crfl_core.training.session import RoundPlan
 
 

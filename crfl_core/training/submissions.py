@@ -32,7 +32,7 @@ from crfl_core.training.server_optimiser import nominal_rate
 if TYPE_CHECKING:
     from crfl_core.plugin_api.attack import Attack
     from crfl_core.plugin_api.engine import Engine
-    from crfl_core.training.aggregation import States
+    from crfl_core.training.aggregation_chain import States
     from crfl_core.training.federation import Federation
     from crfl_core.training.session import RoundPlan
 

@@ -34,7 +34,7 @@ from torch import Tensor
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, Layout, Round, RuleResult, Stage, Streams
 from crfl_core.plugin_api.aggregator import AggregationStep
 from crfl_core.testing.sample_rounds import server_of
-from crfl_core.training.aggregation import run_chain
+from crfl_core.training.aggregation_chain import run_chain
 
 Array = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from crfl_core.extend import Aggregator, ClientUpdates, Stage
 from crfl_core.testing.aggregation_steps import matrix_of
-from crfl_core.training.aggregation import apply_stage, run_chain
+from crfl_core.training.aggregation_chain import apply_stage, run_chain
 from tests.aggregators.support import (
     RULES,
     STAGES,

@@ -12,7 +12,7 @@ from torch import Tensor
 from crfl_core.extend import Aggregator, ClientUpdates, LinearAggregator, Registry, Stage
 from crfl_core.plugin_api.aggregator import AggregationStep
 from crfl_core.testing.aggregation_steps import matrix_of
-from crfl_core.training.aggregation import apply_stage
+from crfl_core.training.aggregation_chain import apply_stage
 from tests.aggregators.support import (
     RULES,
     STAGES,

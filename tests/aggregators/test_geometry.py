@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from crfl_core.extend import Aggregator, Stage
 from crfl_core.plugin_api.aggregator import AggregationStep
-from crfl_core.training.aggregation import apply_stage
+from crfl_core.training.aggregation_chain import apply_stage
 from tests.aggregators.support import RULES, STAGES, gaussian, updates_of
 
 steps = pytest.mark.parametrize("step", [*RULES.values(), *STAGES.values()], ids=[*RULES, *STAGES])
@@ -24,9 +24,14 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of three columns, and of one or two rows of what is known of all pairs."""
     monkeypatch.setattr(geometry, "NUMBERS_PER_BLOCK", 27)
     monkeypatch.setattr(residual_reweighting, "NUMBERS_PER_BLOCK", 27)
-    for name, few in {"NARROWEST": 3, "PIECE": 3, "SQUARE": 2, "ROW_NUMBERS": 18}.items():
+    for name, few in {
+        "MIN_BLOCK_COLUMNS": 3,
+        "NORM_PIECE_COLUMNS": 3,
+        "TILE_ROWS": 2,
+        "PRODUCTS_PER_BLOCK": 18,
+    }.items():
         monkeypatch.setattr(geometry, name, few)
-    monkeypatch.setattr(dnc, "NARROWEST", 4)
+    monkeypatch.setattr(dnc, "MIN_BLOCK_COLUMNS", 4)
 
 
 def play(step: AggregationStep) -> torch.Tensor:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crfl_core.extend import Aggregator, Stage, State
-from crfl_core.training.aggregation import apply_stage
+from crfl_core.training.aggregation_chain import apply_stage
 from tests.aggregators import oracles
 from tests.aggregators.support import Array, gaussian, participants, rebuilt, updates_of
 

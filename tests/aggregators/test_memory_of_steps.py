@@ -14,7 +14,7 @@ from crfl_aggregators.weak_noise import WeakNoise
 from benchmarks.aggregators import CHAIN, SLOW, STEPS, chains, updates
 from benchmarks.peaks import measure_peaks
 from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
-from crfl_core.training.aggregation import apply_stage, run_chain
+from crfl_core.training.aggregation_chain import apply_stage, run_chain
 from tests.aggregators.support import RULES, STAGES
 
 MODERATE = 400, 40_000

@@ -28,7 +28,7 @@ from crfl_aggregators.rfa import Rfa
 from crfl_aggregators.trimmed_mean import Median, TrimmedMean
 
 from crfl_core.extend import Aggregator, Stage
-from crfl_core.training.aggregation import apply_stage
+from crfl_core.training.aggregation_chain import apply_stage
 from tests.aggregators.support import Array, updates_of
 
 CLIENTS, SIZE, F = 13, 30, 2

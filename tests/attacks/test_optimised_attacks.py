@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.extend import Aggregator, AttackerObservation, AttackerView, ClientUpdates, ConfigError, State
-from crfl_core.training.aggregation import run_chain
+from crfl_core.training.aggregation_chain import run_chain
 from tests.attacks.support import attacked, known_of, public
 from tests.oracle import federation_of, played, tiny, updates_of
 
@@ -38,7 +38,7 @@ def honest_and_known(honest: int, attackers: int, seed: int = 0, size: int = 6) 
         return run_chain([rule or Median()], everybody, {}).update
 
     seen = ClientUpdates(updates.values[:honest], updates.round)
-    return drawn[:honest], known_of(seen, updates.values[honest:], through=through)
+    return drawn[:honest], known_of(seen, updates.values[honest:], aggregate_candidates=through)
 
 
 def pushes(honest: Array) -> dict[str, Array]:

@@ -164,7 +164,7 @@ def test_many_samples_are_answered_in_blocks_as_one_by_one(monkeypatch: pytest.M
     costs = generator.integers(1, 4, size=(50, 9)).astype(float)
     weights = generator.integers(1, 4, size=9)
     whole = group_radius(votes, 3, costs), weighted_group_radius(votes, 3, weights)
-    monkeypatch.setattr(module, "AT_ONCE", 20)
+    monkeypatch.setattr(module, "VOTES_AT_ONCE", 20)
     assert (group_radius(votes, 3, costs) == whole[0]).all()
     assert (weighted_group_radius(votes, 3, weights) == whole[1]).all()
 

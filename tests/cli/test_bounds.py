@@ -22,7 +22,7 @@ Crfl = Callable[..., CompletedProcess[str]]
 @pytest.fixture(autouse=True)
 def eight_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the machine has that runs the tests."""
-    monkeypatch.setattr(resource_limits, "memory_left", lambda: resource_limits.Headroom(8 * 10**9, "available memory"))
+    monkeypatch.setattr(resource_limits, "free_memory", lambda: resource_limits.Headroom(8 * 10**9, "available memory"))
 
 
 @pytest.mark.parametrize(

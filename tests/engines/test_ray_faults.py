@@ -109,14 +109,14 @@ def test_a_worker_that_is_killed_is_replaced_and_changes_no_bit(
 def test_too_few_workers_after_a_fault_stop_the_run_which_resumes(
     two_nodes: Nodes, tmp_path: Path, local: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gather = WorkerPool.start
+    start = WorkerPool.start
 
     def impatient(self: WorkerPool) -> None:
-        gather(self)
+        start(self)
         self._deadline = 3.0
 
     with monkeypatch.context() as patch:
-        patch.setattr(WorkerPool, "gather", impatient)
+        patch.setattr(WorkerPool, "start", impatient)
         trackers = [After.round(2, two_nodes.kill_the_second), After.round(3, lambda: time.sleep(4))]
         engine = two_nodes.engine(chunk_clients=1, min_workers=2)
         with (

@@ -281,7 +281,7 @@ def test_a_model_that_raises_is_named_not_the_engine_that_trained_it() -> None:
 
 def test_a_module_that_memory_cannot_hold_is_counted_and_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """36 x 10^9 weights: two copies of it in single precision are 328 GB."""
-    monkeypatch.setattr(resource_limits, "memory_left", lambda: resource_limits.Headroom(10**9, "as the test says"))
+    monkeypatch.setattr(resource_limits, "free_memory", lambda: resource_limits.Headroom(10**9, "as the test says"))
     found = (
         r"has 41,000,000,004 parameters, which need at least 328\.0 GB of memory, and 1\.0 GB are left \(as the test"
     )
@@ -291,7 +291,7 @@ def test_a_module_that_memory_cannot_hold_is_counted_and_never_made(monkeypatch:
 
 def test_a_module_that_cannot_be_counted_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at its values as it is made, and without room for any nothing is refused."""
-    monkeypatch.setattr(resource_limits, "memory_left", lambda: resource_limits.Headroom(0, "as the test says"))
+    monkeypatch.setattr(resource_limits, "free_memory", lambda: resource_limits.Headroom(0, "as the test says"))
 
     def made() -> nn.Module:
         layer = nn.Linear(36, 4)

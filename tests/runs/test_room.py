@@ -41,7 +41,7 @@ FIRST = {
 
 
 def test_the_kernel_says_what_is_available(tmp_path: Path) -> None:
-    assert resource_limits.read_free_memory(machine(tmp_path, MEMORY)) == resource_limits.Headroom(
+    assert resource_limits.free_memory(machine(tmp_path, MEMORY)) == resource_limits.Headroom(
         8 * GIBIBYTE, "available memory"
     )
 
@@ -49,13 +49,13 @@ def test_the_kernel_says_what_is_available(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("files", "left", "most"), [(UNIFIED, 3, 4), (FIRST, 2, 3)])
 def test_a_container_may_have_less(tmp_path: Path, files: dict[str, str], left: int, most: int) -> None:
     """A limit of a group above holds as well; what could be dropped is left, too."""
-    found = resource_limits.read_free_memory(machine(tmp_path, MEMORY | files))
+    found = resource_limits.free_memory(machine(tmp_path, MEMORY | files))
     assert found == resource_limits.Headroom(left * GIBIBYTE, f"memory limit of {most * GIBIBYTE:,} bytes (cgroup)")
 
 
 def test_damaged_files_are_no_limit(tmp_path: Path) -> None:
     damaged = {"sys/fs/cgroup/batch/memory.max": "lots", "sys/fs/cgroup/batch/memory.stat": ""}
-    found = resource_limits.read_free_memory(machine(tmp_path, MEMORY | UNIFIED | damaged))
+    found = resource_limits.free_memory(machine(tmp_path, MEMORY | UNIFIED | damaged))
     assert found is not None
     assert found.left == 8 * GIBIBYTE
 
@@ -63,7 +63,7 @@ def test_damaged_files_are_no_limit(tmp_path: Path) -> None:
 def test_the_address_space_of_a_process_may_be_limited() -> None:
     code = (
         "import resource; from crfl_core import resource_limits; "
-        f"resource.setrlimit(resource.RLIMIT_AS, ({GIBIBYTE}, {GIBIBYTE})); found = resource_limits.memory_left(); "
+        f"resource.setrlimit(resource.RLIMIT_AS, ({GIBIBYTE}, {GIBIBYTE})); found = resource_limits.free_memory(); "
         f"print(0 < found.left < {GIBIBYTE}, found.limit)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -71,7 +71,7 @@ def test_the_address_space_of_a_process_may_be_limited() -> None:
 
 
 def test_disk_is_that_of_the_nearest_folder_that_exists(tmp_path: Path) -> None:
-    found = resource_limits.read_free_disk(tmp_path / "not" / "there")
+    found = resource_limits.free_disk(tmp_path / "not" / "there")
     assert found is not None
     assert found.left > 0
     assert found.limit == f"free disk at {tmp_path}"

@@ -174,7 +174,7 @@ def test_force_replaces_a_run_whose_status_is_damaged(run: Path) -> None:
 def test_a_run_that_cannot_be_created_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else was faster between the look and the rename."""
     path = tmp_path / "run"
-    monkeypatch.setattr("crfl_core.runs.run.claim", lambda *_, **__: None)
+    monkeypatch.setattr("crfl_core.runs.run.claim_path", lambda *_, **__: None)
     path.mkdir()
     (path / "theirs").touch()
     with pytest.raises(StoreError, match="cannot create the run directory: Directory not empty"):

@@ -32,7 +32,8 @@ from crfl_core.extend import (
 )
 from crfl_core.plugin_api.aggregator import AggregationStep, chain_dependence
 from crfl_core.records.round import Dependence
-from crfl_core.training.aggregation import LinearChain, run_chain
+from crfl_core.training.aggregation import LinearChain
+from crfl_core.training.aggregation_chain import run_chain
 from tests.oracle import participants, updates_of
 
 

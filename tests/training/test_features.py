@@ -18,7 +18,7 @@ import crfl_core
 from crfl_core.extend import BoundMap, FeatureMap
 from crfl_core.files import feature_cache as sealed
 from crfl_core.plugin_api.feature_map import FeatureMaps
-from crfl_core.records.blocks import array_blocks
+from crfl_core.records.array_bytes import array_blocks
 from crfl_core.training.features import load_or_compute_features, map_inputs
 from tests.oracle import federation_of, tiny
 
@@ -182,7 +182,7 @@ def test_writing_to_features_changes_no_file() -> None:
 
 
 def test_what_was_not_used_for_longest_makes_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sealed, "KEPT", 20_000)  # two files of 7,360 bytes
+    monkeypatch.setattr(sealed, "MOST_CACHE_BYTES", 20_000)  # two files of 7,360 bytes
     for seed in range(5):
         computed(inputs(seed))
     assert len(list(folder.iterdir())) == 2

@@ -23,7 +23,7 @@ from tests.oracle import federation_of, tiny
 
 def leave_memory(monkeypatch: pytest.MonkeyPatch, left: int) -> None:
     """Let memory have this number of bytes left."""
-    monkeypatch.setattr(resource_limits, "memory_left", lambda: resource_limits.Headroom(left, "memory of this test"))
+    monkeypatch.setattr(resource_limits, "free_memory", lambda: resource_limits.Headroom(left, "memory of this test"))
     monkeypatch.setattr(resource_needs, "refuse_too_large", lambda *_: None)  # which would count the data, too
 
 
@@ -71,5 +71,5 @@ def test_a_round_reads_no_memory_limits(monkeypatch: pytest.MonkeyPatch) -> None
         raise AssertionError("memory limits are read once, before round 1")
 
     with session.open_engine():
-        monkeypatch.setattr(resource_limits, "memory_left", forbidden)
+        monkeypatch.setattr(resource_limits, "free_memory", forbidden)
         play_round(session, initial_progress(session.federation))

@@ -27,7 +27,7 @@ from crfl_core.extend import (
     Tracker,
     hookimpl,
 )
-from crfl_core.training.aggregation import run_chain
+from crfl_core.training.aggregation_chain import run_chain
 from tests.aggregators.support import updates_of
 from tests.oracle import federation_of, played, tiny
 

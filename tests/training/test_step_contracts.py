@@ -25,7 +25,7 @@ from crfl_core.extend import (
 )
 from crfl_core.plugin_api import hookspecs
 from crfl_core.plugin_api.aggregator import AggregationStep
-from crfl_core.training.aggregation import apply_stage, run_chain
+from crfl_core.training.aggregation_chain import apply_stage, run_chain
 from tests.aggregators.support import gaussian, updates_of
 
 STEPS: list[type[AggregationStep]] = [Stage, FixedStage, CapStage, Aggregator, LinearAggregator]

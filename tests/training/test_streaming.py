@@ -21,7 +21,8 @@ from crfl_core.extend import BatchMeasurements, LocalUpdates, Plugin, Stage, Tra
 from crfl_core.plugin_api.aggregator import chain_dependence
 from crfl_core.records.round import Submission
 from crfl_core.training import rounds
-from crfl_core.training.aggregation import StreamedSums, run_chain
+from crfl_core.training.aggregation import StreamedSums
+from crfl_core.training.aggregation_chain import run_chain
 from crfl_core.training.client_sampling import ClientBehaviour
 from crfl_core.training.continuations import continue_run
 from crfl_core.training.effective_weights import row_norms

@@ -38,7 +38,6 @@ def effective_steps(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: Ar
     """Return how many undamped steps a constant push in every step amounts to.
 
     `sum_s (1 - eta lambda)^(tau - 1 - s) = (1 - c) / (eta lambda)`, which is tau without weight decay.
-    What a constant push in every step amounts to, counted in undamped steps.
 
     >>> effective_steps(0.1, 10, [0.0, 0.01]).round(6)
     array([10.     ,  9.95512])

@@ -116,7 +116,7 @@ class Paper(Certificate):
         return formulas.kl_budget(np.maximum(p_a, p_b), np.minimum(p_a, p_b))
 
     def _round_radius(self, ledger: Ledger, threat: Threat, attacked: int, budget: Array, test_noise: float) -> Array:
-        """Return the log radii if one round is attacked; other rounds that may be contract nothing."""
+        """Return the log radii for an attack in round `attacked`; other attacked rounds do not contract."""
         final = attacked == ledger.facts.rounds
         others = set(threat.rounds) if threat.attacked_rounds > 1 else set()
         later = [record for record in ledger.rounds[attacked:] if record.round not in others]
@@ -158,7 +158,7 @@ def essential_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
             "set server.noise_std above 0",
         ),
         assumption_checks.build_check(
-            "weights say who moved the model",
+            "every part of the aggregate has a client's weight",
             weighed and not stepping,
             stepping
             or ("they do" if weighed else "a part of the aggregate depends on the updates, in no client's weight"),

@@ -5,27 +5,27 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import crfl_reports.pages
 from crfl_reports.commands.report import SECONDS
+from crfl_reports.pages.report import NAME, write_report
 
-REPORT = crfl_reports.pages.NAME
+REPORT = NAME
 
 
 def write_with_progress(run: Path, out: Path | None = None, *, explore: float = SECONDS, trust: bool = False) -> Path:
     """Write a report; in a terminal, show how far the explorer is."""
     if not sys.stderr.isatty():
-        return crfl_reports.pages.write_report(run, out, explore=explore, trust=trust)
+        return write_report(run, out, explore=explore, trust=trust)
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("answers for the explorer"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("", total=None)
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
 
-        def told(done: int, total: int) -> None:
-            shown.update(task, completed=done, total=total)
+        def on_progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
 
-        return crfl_reports.pages.write_report(run, out, explore=explore, trust=trust, progress=told)
+        return write_report(run, out, explore=explore, trust=trust, progress=on_progress)
 
 
 def is_current(run: Path) -> bool:
