@@ -163,7 +163,7 @@ def left_at_work(cluster: Nodes, seconds: float = 20) -> list[str]:
     """The actors of a cluster that are still there after some seconds."""
     end = time.monotonic() + seconds
     while True:
-        left = [said for said in marked(cluster.mark).values() if said.startswith(("ray::Worker", "ray::Cells"))]
+        left = [said for said in marked(cluster.mark).values() if said.startswith(("ray::Worker", "ray::CellActor"))]
         if not left or time.monotonic() > end:
             return left
         time.sleep(0.2)

@@ -97,7 +97,7 @@ def delete_run_files(directory: RunDirectory) -> None:
     try:
         with directory.lock():
             left = remove_files(
-                directory.path, directory.deletable(), last=(MANIFEST, STATUS, CONFIG, MARKER, REPLACED)
+                directory.path, directory.list_deletable_files(), last=(MANIFEST, STATUS, CONFIG, MARKER, REPLACED)
             )
     except (StoreError, OSError):  # another process deletes it, or nothing can be written here
         return

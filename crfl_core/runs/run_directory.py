@@ -118,7 +118,7 @@ class RunDirectory(RecordedDirectory):
         """Return a digest of the final model, by which stored votes are matched to it."""
         return content_digest(self.read(MODEL))
 
-    def lasting(self) -> dict[str, str]:
+    def permanent_digests(self) -> dict[str, str]:
         """Return the files that stay when training is over, with their digests."""
         return {name: value for name, value in self.digests.items() if not name.startswith(f"{CHECKPOINT}/")}
 
@@ -126,7 +126,7 @@ class RunDirectory(RecordedDirectory):
         """List the answers to what-if questions that were saved beside the run."""
         return [RunDirectory(path) for path in sorted(self.path.glob(f"{self.growing_folder}/*")) if path.is_dir()]
 
-    def deletable(self) -> set[str]:
+    def list_deletable_files(self) -> set[str]:
         """Return the files that go with the run.
 
         They are its own files, saved answers, and files of trackers that it lists or its config names.
@@ -144,7 +144,7 @@ class RunDirectory(RecordedDirectory):
             return names
         return names
 
-    def missing(self, name: str) -> StoreError:
+    def missing_file_error(self, name: str) -> StoreError:
         """Return the error for a file that does not exist, or for a path that is not a run directory."""
         if (self.path / STATUS).exists():
             return super().missing_file_error(name)

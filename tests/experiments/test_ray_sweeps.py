@@ -78,8 +78,8 @@ def test_a_cell_goes_on_elsewhere_when_its_worker_dies(two_nodes: Nodes, tmp_pat
     while process.poll() is None and sum(file.read_text().count("\n") for file in rounds.rglob("rounds.jsonl")) < 3:
         time.sleep(0.05)
     assert process.poll() is None, process.communicate()
-    found = marked(two_nodes.mark)
-    victim = next(number for number, said in found.items() if said.startswith("ray::Cells") and number not in earlier)
+    found = {number: said for number, said in marked(two_nodes.mark).items() if number not in earlier}
+    victim = next(number for number, said in found.items() if said.startswith("ray::CellActor"))
     os.kill(victim, signal.SIGKILL)
     out, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
@@ -107,7 +107,7 @@ def test_ctrl_c_saves_the_cells_and_ends_the_workers(two_nodes: Nodes, tmp_path:
     assert "interrupted: continue with `crfl resume sweep`" in said
     assert len(list(cells.glob("*/checkpoint"))) == 2
     assert all_ended(mark) == {}
-    assert [said for said in marked(two_nodes.mark).values() if said.startswith("ray::Cells")] == []
+    assert [said for said in marked(two_nodes.mark).values() if said.startswith("ray::CellActor")] == []
 
 
 def test_an_unknown_engine_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from crfl_core.extend import CertificateResult, Round, RoundRecord, RunContext, 
 from tests.plugin_loading.watched_runs import SMALL, run
 
 
-def test_crfl_working_tells_how_far_feature_maps_are_unless_they_are_cached(
+def test_crfl_progress_tells_how_far_feature_maps_are_unless_they_are_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[object] = []
@@ -38,7 +38,7 @@ def test_crfl_working_tells_how_far_feature_maps_are_unless_they_are_cached(
     assert told == [(samples, samples), "started", "started"]
 
 
-def test_crfl_working_tells_how_far_votes_and_continuations_are(tmp_path: Path) -> None:
+def test_crfl_progress_tells_how_far_votes_and_continuations_are(tmp_path: Path) -> None:
     told: dict[str, list[tuple[int, int]]] = {}
 
     class Listening(Tracker):

@@ -182,7 +182,7 @@ class TestUsing:
     ) -> None:
         install("robust-tools", "2.0", POINTS, "import gone")
         with pytest.raises(PluginError) as stop:
-            crfl_core.load(orphan).config.aggregation[0].check(None)  # type: ignore[arg-type]
+            crfl_core.load(orphan, trust=True).config.aggregation[0].check(None)  # type: ignore[arg-type]
         assert str(stop.value) == (
             "aggregator 'rule' of robust-tools 2.0 cannot be imported: ModuleNotFoundError: No module named 'gone'; "
             "the run used robust-tools 1.2: pip install robust-tools==1.2"

@@ -251,14 +251,14 @@ def test_resuming_with_another_version_warns_and_the_run_says_who_played_which_r
         "environment.json says which versions played which rounds"
     )
     with pytest.warns(CrflWarning, match=re.escape(message)), pytest.raises(crfl_core.extend.PluginFailure):
-        crfl_core.resume(path)
+        crfl_core.resume(path, trust=True)
     written = json.loads((path / "environment.json").read_text())
     assert (rule_of(written), [*map(rule_of, written["earlier"])]) == ((3, "2.0"), [(1, "1.0")])
 
     upgrade("2.0", 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the same version again
-        crfl_core.resume(path)
+        crfl_core.resume(path, trust=True)
     written = json.loads((path / "environment.json").read_text())
     assert (rule_of(written), [*map(rule_of, written["earlier"])]) == ((5, "2.0"), [(1, "1.0"), (3, "2.0")])
 

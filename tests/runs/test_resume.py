@@ -80,7 +80,7 @@ def test_an_interrupt_between_two_steps_of_the_bookkeeping_loses_nothing(
     moment: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: RunResult
 ) -> None:
     """Ctrl-C and SIGTERM come whenever they like; the checkpoint that is then written must fit the ledger."""
-    name = "append_rounds" if "line" in moment else "reached"
+    name = "append_rounds" if "line" in moment else "note_round"
     real: Callable[..., None] = getattr(CheckpointWriter, name)
     calls = iter(range(1, 100))
 

@@ -119,4 +119,4 @@ def test_a_function_inside_of_another_cannot_be_an_entry_point() -> None:
         """Draw with letters."""
 
     status, message = verdict(Command("inner", inner), "importing_is_light")
-    assert (status, message) == ("skipped", "it is no name of the module that defines it")
+    assert (status, message) == ("skipped", "it is not a name in the module that defines it")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from crfl_experiments.paper.claims import Verdict  # needed at run time: pydantic reads annotations
 from crfl_experiments.paper.readings import BACKDOORED, CLEAN, Point, Reading, format_mean
 from crfl_experiments.paper.sound_answers import SoundAnswer, distance_bounds
 
 if TYPE_CHECKING:
-    from crfl_experiments.paper.claims import Verdict
     from crfl_experiments.paper.figures import Figure
 
 PICTURES = "pictures/reproduction"

@@ -55,7 +55,7 @@ class ClusterWorker:
     def start(self, jobs: Sequence[Job]) -> None:
         """Give it jobs."""
         self.jobs, self.work = {job.name: job for job in jobs}, self.handle.work.remote(jobs_to_line(jobs))
-        self.asked = self.handle.said.remote()
+        self.asked = self.handle.take_messages.remote()
 
     def events(self, said: Sequence[dict[str, Any]]) -> Iterator[Event]:
         """Yield its messages as events of its cells."""
@@ -126,10 +126,10 @@ class RayPool:
             has_ended = bool(self._ray.wait([hand.work], timeout=0)[0])
             if self._ray.wait([hand.asked], timeout=0)[0]:
                 yield from hand.events(self._ray.get(hand.asked))
-                hand.asked = hand.handle.said.remote()
+                hand.asked = hand.handle.take_messages.remote()
             if has_ended and hand.jobs:
                 self._ray.get(hand.work)
-                yield from hand.events(self._ray.get(hand.handle.said.remote(), timeout=WORKER_END_SECONDS))
+                yield from hand.events(self._ray.get(hand.handle.take_messages.remote(), timeout=WORKER_END_SECONDS))
         except errors as error:
             yield from self._lost(hand, str(error).strip().partition("\n")[0])
 

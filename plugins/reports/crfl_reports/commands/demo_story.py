@@ -45,7 +45,7 @@ def story_lines(results: Sequence[RunResult], *, plain: bool) -> Iterator[str]:
     yield "Proved: read right, whatever this many of the ten clients do, in every round:"
     yield from chart(curve.certified_accuracy, [f"{radius:g}" for radius in curve.radii], plain=plain)
     yield ""
-    yield "The defence stopped this one attack. The proof covers any attack by that many clients."
+    yield "The defence stopped one attack; the proof covers any by that many clients."
 
 
 def table(results: Sequence[RunResult]) -> Iterator[str]:
