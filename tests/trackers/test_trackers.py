@@ -145,7 +145,7 @@ class TestBoth:
             crfl_core.run(settings, out=tmp_path / "run", plugins={"slow": stopping(3, KeyboardInterrupt())})
         begun = json.loads((tmp_path / "run" / "mlflow.json").read_text())["run_id"]
         assert client(store).get_run(begun).info.status == "KILLED"
-        result = crfl_core.resume(tmp_path / "run", plugins={"slow": Momentum})
+        result = crfl_core.resume(tmp_path / "run", plugins={"slow": Momentum}, trust=True)
         assert logged(result, store).info.run_id == begun
         assert logged(result, store).info.status == "FINISHED"
         assert [step for step, _ in history(result, store, "accuracy")] == [1, 2, 3, 4]
