@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 from crfl_core.extend import (
     Certificate, Check, Guarantee, Ledger, Level, LogitVotes, DriftBound, Threat, VoteRequest, Votes, VoteSettings,
-    bias_input, guarantee, margins, pathwise_checks,
+    bias_input, build_guarantee, margin_thresholds, pathwise_checks,
 )
 
 
@@ -42,8 +42,9 @@ class Margins(Certificate):
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         logits, norms = votes.expect(LogitVotes).logits, np.hypot(votes.input_norms, bias_input(ledger))
-        scenario, unknown = DriftBound(ledger, threat, ledger.facts.rounds, observed=True), np.full(len(norms), np.nan)
-        return guarantee(scenario, level, logits.argmax(1), margins(ledger, logits, norms), unknown, unknown)
+        bound, unknown = DriftBound(ledger, threat, ledger.facts.rounds, observed=True), np.full(len(norms), np.nan)
+        thresholds = margin_thresholds(ledger, logits, norms)
+        return build_guarantee(bound, level, logits.argmax(1), thresholds, unknown, unknown)
 '''
 
 

@@ -44,15 +44,6 @@ def test_cells_are_listed_with_what_they_share(crfl: Crfl, tmp_path: Path) -> No
     assert not (tmp_path / "sweeps").exists()
 
 
-def test_cells_are_listed_with_the_twin_whose_models_they_use(crfl: Crfl, tmp_path: Path) -> None:
-    cells = '[[sweep.list]]\nstorage.keep = "distances"\n[[sweep.list]]\nstorage.keep = "models"\nattack = "none"\n'
-    (tmp_path / "config.toml").write_text(f"{CONFIG}{cells}")
-    listed = crfl("sweep", "config.toml", "--dry-run").stdout
-    assert 'storage.keep="distances"  <- the twin storage.keep="models", attack="none"\n' in listed
-    attacked, clean = json.loads(crfl("sweep", "config.toml", "--dry-run", "--json").stdout)
-    assert (attacked["twin"], clean["twin"]) == (clean["cell"], None)
-
-
 def test_a_sweep_is_run_told_and_resumed(crfl: Crfl, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(f"{CONFIG}[sweep]\nseeds = 2\n")
     arguments = ["--zip", "server.noise_std=0.01,0.02", "--zip", "votes.models=8,16", "--link", "votes.noise_std=0.01"]
@@ -107,7 +98,7 @@ def test_a_sweep_in_a_folder_that_names_other_code_needs_trust(crfl: Crfl, done:
         (["--vary", "nosuch=1"], "the cell with nosuch=1: nosuch = 1: unknown key"),
         (["--link", "rounds=seed+"], "sweep.linked: rounds = 'seed+': cannot be read"),
         (["--seeds", "0"], "sweep.seeds: found 0"),
-        (["--workers", "0"], "--workers 0: needs at least 1"),
+        (["--workers", "0"], "--workers 0: must be at least 1"),
         (["--set", "rounds"], "--set rounds: write it as key=value"),
         (["missing.toml"], "missing.toml: no such file"),
     ],

@@ -125,7 +125,7 @@ def test_too_few_workers_after_a_fault_stop_the_run_which_resumes(
         ):
             crfl_core.run(CONFIG | {"engine": engine}, out=tmp_path / "run", trackers=trackers)
     two_nodes.complete()
-    assert_same(crfl_core.resume(tmp_path / "run").path, local)
+    assert_same(crfl_core.resume(tmp_path / "run", trust=True).path, local)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_every_node_needs_a_key_of_its_own(tmp_path: Path) -> None:
     write_federation(tmp_path / "fed", None, "127.0.0.1:9092", ())
     nodes = tmp_path / "fed/server/nodes"
     shutil.copy(nodes / "node-0.pub", nodes / "node-9.pub")
-    with pytest.raises(StoreError, match=r"node-9\.pub: is the key of node-0\.pub, too"):
+    with pytest.raises(StoreError, match=r"node-9\.pub: is also the key of node-0\.pub"):
         read_client_keys(tmp_path / "fed/server")
     (nodes / "node-9.pub").write_text("no key")
     with pytest.raises(StoreError, match=r"is not a public key: make one with `ssh-keygen"):
@@ -115,7 +115,7 @@ def test_nodes_are_told_no_seed_but_that_of_batches(tmp_path: Path) -> None:
     told = tomllib.loads(specification_for_nodes(tomli_w.dumps(tree)))
     assert told["seeds"] == {"batches": 11}
     assert not {"seed", "dataset", "engine", "votes", "reserve"} & told.keys()
-    with pytest.raises(ConfigError, match="nodes are told it, and must not learn `seed`"):
+    with pytest.raises(ConfigError, match="nodes receive it and must not learn `seed`"):
         specification_for_nodes(tomli_w.dumps(tree | {"seeds": {"noise": 1}}))
     with pytest.raises(ConfigError, match="cannot be rebuilt by nodes"):
         specification_for_nodes(tomli_w.dumps(tree | {"reserve": {"curator": 10}}))

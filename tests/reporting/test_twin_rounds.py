@@ -151,7 +151,7 @@ def test_a_ledger_of_before_has_no_distances(whole: RunResult, tmp_path: Path) -
 
 
 def test_without_an_attack_there_is_nothing_to_be_distant_from() -> None:
-    with pytest.raises(ConfigError, match="there is no attack, and so no clean twin"):
+    with pytest.raises(ConfigError, match="needs an attack, because distances are measured to a clean twin"):
         load_config(config("distances", attack="none", aggregation=["fedavg"]))
     attacked = load_config(config("distances", aggregation=["fedavg"])).config
     assert attacked.without_attack().storage.keep == "needed"
