@@ -2,7 +2,7 @@
 
 A cell says what became of the attacked model: the attack success rate on backdoored inputs, then its
 accuracy, in percent. In brackets stands the same for the clean twin, trained with the same defence and seeds but
-without the attack, so that nobody takes an ordinary error for a success. Untargeted attacks have an accuracy only.
+without the attack, so that an ordinary error does not count as a success. Untargeted attacks have an accuracy only.
 Every number is a mean over the seeds; with `--ranges`, the smallest and the largest follow it.
 """
 

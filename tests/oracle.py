@@ -218,7 +218,7 @@ def played(federation: Federation) -> list[Played]:
 
 
 def participants(samples: list[int]) -> Clients:
-    """Clients with so many samples, who do nothing else."""
+    """Clients with these numbers of samples that train as usual."""
     zeros = np.zeros(len(samples))
     ones = np.ones(len(samples), np.int64)
     return Clients(

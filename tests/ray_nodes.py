@@ -59,7 +59,7 @@ def marked(mark: str) -> dict[int, str]:
         try:
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:  # it has ended, or is somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue
     found.pop(os.getpid(), None)
     return found
@@ -117,7 +117,7 @@ class Nodes:
                 self._second = self._cluster.add_node(num_cpus=1, object_store_memory=STORE)
 
     def kill_the_second(self) -> None:
-        """End it without a word to anybody."""
+        """End it without notice."""
         second, self._second = self._second, None
         self._cluster.remove_node(second, allow_graceful=False)
 

@@ -69,8 +69,7 @@ class Streams:
         return keys
 
     def only(self, family: str, group: int | None = None) -> Streams:
-        """The streams of one purpose and its words, of one of several groups. Whoever holds them can draw from no
-        other, nor tell the seed.
+        """Return streams that draw for one purpose, of one of several groups, and do not reveal the seed.
 
         >>> Streams(seed=7).only("aggregation").generator("attack/clients")
         Traceback (most recent call last):

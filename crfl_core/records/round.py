@@ -162,7 +162,7 @@ class TrainingTask:
 
 
 def clients_at_once(parameters: int, batch: int) -> int:
-    """How many clients train at once if nobody says: more of them if models and batches are small.
+    """How many clients train at once by default: more of them if models and batches are small.
 
     >>> clients_at_once(7850, batch=100), clients_at_once(7850, batch=6), clients_at_once(10**6, batch=6)
     (64, 256, 64)

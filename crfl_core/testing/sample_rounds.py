@@ -59,7 +59,7 @@ def clients_of(count: int, **columns: Any) -> Clients:
     return Clients(**(facts | columns))
 
 
-EVERYBODY = clients_of(FEDERATION, ids=np.arange(FEDERATION))
+ALL_CLIENTS = clients_of(FEDERATION, ids=np.arange(FEDERATION))
 """All clients of the federation that rounds are drawn from."""
 
 
@@ -69,7 +69,7 @@ def round_of(values: NDArray[np.float64] | Tensor, *, number: int = 1, **columns
     clients, size = submitted.shape
     start = torch.linspace(-1.0, 1.0, size, dtype=submitted.dtype, device=submitted.device)
     layout = Layout((("weight", (size,)),))
-    server = server_of(size, EVERYBODY, STREAMS)
+    server = server_of(size, ALL_CLIENTS, STREAMS)
     return ClientUpdates(submitted, Round(number, 9, clients_of(clients, **columns), layout, STREAMS, start, server))
 
 

@@ -108,9 +108,9 @@ class Participation:
             clients.steps if attack.steps is None else np.where(attacking, attack.steps, clients.steps),
         )
 
-    def _by_group(self, everybody: Clients) -> Clients:
+    def _by_group(self, all_clients: Clients) -> Clients:
         """Return all clients group by group; a client in several groups comes several times."""
-        clients = everybody.take(np.concatenate(self.members))
+        clients = all_clients.take(np.concatenate(self.members))
         return replace(clients, group=np.repeat(np.arange(len(self.members)), [*map(len, self.members)]))
 
     def _drawn(self, number: int) -> NDArray[np.int64]:

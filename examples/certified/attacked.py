@@ -44,7 +44,7 @@ ONE_MODEL = (
 
 
 class Case(NamedTuple):
-    """Whose accuracy is measured: a rule under an attack by so many of the clients, or Krum that expects so many."""
+    """A rule under attack by that many clients, or Krum that expects that many."""
 
     base: str
     rule: str
@@ -99,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for rule in chosen.rules:
         for attackers in chosen.attackers:
             # Without an attack, only a rule that is told their number trains otherwise for another one.
-            nobody = attackers if "%d" in RULES[rule] else 0
-            numbers = [nobody if attack == "none" else attackers for attack in chosen.attacks]
+            absent = attackers if "%d" in RULES[rule] else 0
+            numbers = [absent if attack == "none" else attackers for attack in chosen.attacks]
             cases = [
                 Case(chosen.base, rule, attack, number, chosen.clients)
                 for attack, number in zip(chosen.attacks, numbers, strict=True)

@@ -3,7 +3,7 @@
     python examples/certified/figure.py
 
 reads what table.py and attacked.py have measured, runs/certified, and draws docs/certificates/every-round.svg. Lines
-are lower bounds: whatever so many clients do, at least this share of the test images is classified right. Marks are
+are lower bounds: whatever that many clients do, at least this share of the test images is classified right. Marks are
 upper bounds: an attack has been found that leaves no more.
 """
 

@@ -120,7 +120,7 @@ def worlds(config: dict[str, Any], sample: int = 0, runner_up: int = 1) -> tuple
         federation = federation_of(config)
         honest = honest_world(federation)
         world = attacked(federation, honest, sample, runner_up)
-    except (ConfigError, RunError):  # no attacker was drawn in any round, or nobody else
+    except (ConfigError, RunError):  # no attacker was drawn in any round, or no honest client
         assume(False)
     clean = {"honest": honest}
     if config["attack"]["type"] == "steering":

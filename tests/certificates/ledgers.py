@@ -37,9 +37,9 @@ def synthetic_ledger(
     start_norm: float = 1.0,
     **facts: Any,
 ) -> Ledger:
-    """A ledger without a run: everybody trains alike, weights are shares of samples among a round's participants.
+    """A ledger without a run: all clients train alike, weights are shares of samples among a round's participants.
 
-    Unless a `residual` is given, everybody submitted what only attackers submit, ten times what is honest.
+    Unless a `residual` is given, all clients submitted what only attackers submit, ten times what is honest.
     """
     clients = np.concatenate([np.asarray(ids) for ids in participants])
     held = np.asarray(samples)

@@ -133,7 +133,7 @@ def test_memory_of_the_attacked_round_is_not_hidden_by_noise() -> None:
     config = small(aggregation=[{"type": "remembering"}, {"type": "fedavg"}])
     found = audits(attacked_world(config, {"remembering": Remembering}))
     assert refused(found) == SOUND
-    assert "they depend on all updates" in found["tail"].refusal  # nobody else has a memory
+    assert "they depend on all updates" in found["tail"].refusal  # no other step has a memory
     assert "only the noisy model leaves the attacked round" in found["postprocess"].refusal
     last = small(aggregation=[{"type": "remembering"}, {"type": "fedavg"}], attack=LABELS | {"rounds": [4]})
     found = audits(attacked_world(last, {"remembering": Remembering}))

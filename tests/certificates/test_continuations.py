@@ -188,7 +188,7 @@ def test_an_attack_in_the_final_round_leaves_only_the_test_noise() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """One run with every certificate; nobody changes it."""
+    """One run with every certificate; tests do not change it."""
     config = small(
         dataset={"type": "digits", "train_samples": 200, "test_samples": 40},
         server={"clip_norm": 4.0, "noise_std": 0.05},

@@ -55,7 +55,7 @@ class Flipping(Attack):
 
 
 class Elsewhere(Attack):
-    """Replaces samples by inputs that nobody else has, so that honest training never unlearns them."""
+    """Replaces samples by inputs that no other client has, so that honest training never unlearns them."""
 
     replaced: int = Field(10, ge=1)
 
@@ -216,7 +216,7 @@ def test_a_learning_rate_that_turns_the_sign_of_the_weights_is_refused() -> None
 
 @pytest.mark.parametrize("decay", [0.0, 1e-18, 1e-14, 1e-6, 0.5, 2.0])
 def test_the_smallest_weight_decay_does_not_shrink_what_honest_clients_may_submit(decay: float) -> None:
-    """`(1 - c) / lambda` has to be `eta tau` in the limit; a cap of 0 would silence everybody."""
+    """`(1 - c) / lambda` has to be `eta tau` in the limit; a cap of 0 would silence every client."""
     federation = federation_of(small(training={"learning_rate": 0.5, "steps": 4, "weight_decay": decay}))
     clients = federation.participation.participants(1)
     gradient = 2.0  # sqrt 2 times the norm of an input with its bias

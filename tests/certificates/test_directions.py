@@ -1,6 +1,6 @@
 """Backward and forward: what holds about a run that was attacked, and about one that might have been.
 
-Forward, all bounds come from the ledger of the world that nobody attacked, and the attack comes afterwards.
+Forward, all bounds come from the ledger of the world without an attack, and the attack comes afterwards.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def readings(world: World, threat: Threat, level: Level = "client") -> dict[str,
 
 
 def pair(config: dict[str, Any], sample: int = 0) -> tuple[World, World]:
-    """The world that nobody attacked, and what an attack makes of it."""
+    """The world without an attack, and what an attack makes of it."""
     try:
         federation = federation_of(config)
         clean = honest_world(federation)
         return clean, attacked(federation, clean, sample)
-    except (ConfigError, RunError):  # no attacker was drawn in any round, or nobody else
+    except (ConfigError, RunError):  # no attacker was drawn in any round, or no honest client
         assume(False)
         raise
 

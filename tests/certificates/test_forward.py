@@ -1,4 +1,4 @@
-"""Forward statements: what might be done to a run that nobody has attacked yet."""
+"""Forward statements: what might be done to a run that was not attacked yet."""
 
 from __future__ import annotations
 

@@ -97,9 +97,9 @@ def test_named_candidates_reach_their_own_groups_only(tmp_path: Path) -> None:
     threat = {"clients": list(facts.members[1]), "poison": "update"}
     config = grouped(groups={"count": 3}, threat=threat, certificates=[{"type": "group-vote", "candidates": "named"}])
     run = trained(config, tmp_path / "run")
-    anybody = crfl_core.certify(run, overrides=["certificates=['group-vote']"])
+    all_may_attack = crfl_core.certify(run, overrides=["certificates=['group-vote']"])
     _, named = answers(run)
-    free = next(one for one in anybody.certified if one.test_set == "clean").guarantee.radius
+    free = next(one for one in all_may_attack.certified if one.test_set == "clean").guarantee.radius
     assert (named >= free).all()
     assert named.max() == 3  # all of them together have one vote of three
     assert free.max() == 1

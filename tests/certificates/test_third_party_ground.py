@@ -15,7 +15,7 @@ from crfl_core.extend import ConfigError
 from tests.oracle import tiny
 
 SOURCE = '''
-"""Margins of linear models, by somebody else."""
+"""Margins of linear models, by a third party."""
 from typing import ClassVar
 
 import numpy as np
@@ -51,12 +51,12 @@ class Margins(Certificate):
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The class of a package that was written elsewhere."""
-    (tmp_path / "somebody.py").write_text(SOURCE)
+    (tmp_path / "third_party_margins.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    import somebody  # type: ignore[import-not-found]
+    import third_party_margins  # type: ignore[import-not-found]
 
-    yield somebody.Margins
-    sys.modules.pop("somebody", None)
+    yield third_party_margins.Margins
+    sys.modules.pop("third_party_margins", None)
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Attacks in one round, or in a few, and nobody knows which: against every choice of rounds, one by one."""
+"""Attacks in one round, or in a few, it is not known which: against every choice of rounds, one by one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def any_of(threat: Threat, count: int, rounds: int = ROUNDS) -> Threat:
 
 
 def choices(threat: Threat, count: int) -> list[Threat]:
-    """The same threat for every choice of so many rounds."""
+    """The same threat for every choice of that many rounds."""
     return [
         threat.model_copy(update={"rounds": chosen}) for chosen in itertools.combinations(range(1, ROUNDS + 1), count)
     ]

@@ -255,7 +255,7 @@ def test_a_ledger_of_another_version_is_an_error(copy: RunResult, crfl: Crfl) ->
 
 
 def test_a_ledger_with_missing_rounds_or_clients_is_an_error(copy: RunResult) -> None:
-    """Clients that nobody recorded would cost nothing, and be certified against."""
+    """Clients without a record would cost nothing, and be certified against."""
     rounds = (copy.path / "rounds.jsonl").read_text().splitlines(keepends=True)
     (copy.path / "rounds.jsonl").write_text("".join(rounds[:-1]))
     with pytest.raises(StoreError, match="must hold rounds 1 to 4, found 3"):

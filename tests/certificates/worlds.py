@@ -202,7 +202,7 @@ def attacked(federation: Federation, clean: World, sample: int = 0, runner_up: i
 
 
 def honest_world(federation: Federation) -> World:
-    """Nobody attacks."""
+    """No client attacks."""
     return play(with_attack(federation, None))
 
 

@@ -1,4 +1,4 @@
-"""Every certificate is asked once about everything, whoever wants the answers."""
+"""Every certificate is asked once about everything, whichever reader wants the answers."""
 
 from __future__ import annotations
 

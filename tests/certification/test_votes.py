@@ -44,13 +44,13 @@ def gaussian(*shape: int, seed: int = 0) -> Tensor:
 PARAMETERS, FEATURES, LABELS = gaussian(MODEL.layout.size), gaussian(20, 6, seed=1), torch.arange(20) % 3
 
 
-def nobody(request: VoteRequest) -> Tensor:
-    raise AssertionError(f"nobody continued the run for {request}")
+def refuse_continuation(request: VoteRequest) -> Tensor:
+    raise AssertionError(f"no continuation the run for {request}")
 
 
 def electorate(model: BoundModel = MODEL, parameters: Tensor = PARAMETERS, seed: int = 0) -> VotingModels:
     """A model that votes without continuations."""
-    return VotingModels(model, parameters, Streams(seed), nobody)
+    return VotingModels(model, parameters, Streams(seed), refuse_continuation)
 
 
 def vote_on(
@@ -140,7 +140,7 @@ def test_noisy_models_are_drawn_once_for_all_test_sets(selection: int) -> None:
 
     shown: list[tuple[int, int]] = []
     voters = VotingModels(
-        MODEL, PARAMETERS, Watched(0), nobody, on_progress=lambda done, total: shown.append((done, total))
+        MODEL, PARAMETERS, Watched(0), refuse_continuation, on_progress=lambda done, total: shown.append((done, total))
     )
     sets = {"first": (FEATURES[:12], LABELS[:12]), "second": (FEATURES[5:], LABELS[5:])}
     together = voting.collect_votes(voters, sets, request, SETTINGS)

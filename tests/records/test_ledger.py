@@ -37,7 +37,7 @@ CONFIG = tiny(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """One run for the whole file; nobody changes it."""
+    """One run for the whole file; tests do not change it."""
     return crfl_core.run(CONFIG, out=tmp_path_factory.mktemp("ledger") / "run")
 
 

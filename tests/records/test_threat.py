@@ -51,7 +51,7 @@ def test_a_number_of_unknown_clients_is_compared_with_how_many_attacked() -> Non
 
 @pytest.mark.parametrize("key", ["poison_ratio", "delta", "scale"])
 def test_not_even_the_last_digit_may_be_exceeded(key: str) -> None:
-    """What measuring may be off by is nobody's allowance: it is added to what is assumed, and counted there."""
+    """The measurement error is not part of the user's allowance: it is added to the assumed threat."""
     above = float(np.nextafter(getattr(ASSUMED, key), np.inf))
     (reason,) = ASSUMED.excess(changed(**{key: above}))
     assert reason.startswith(f"{key} ")

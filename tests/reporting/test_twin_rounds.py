@@ -29,7 +29,7 @@ PARTS: dict[str, Any] = {
 
 
 def config(keep: str, **changes: Any) -> dict[str, Any]:
-    """A run whose rule remembers rounds, in which not everybody takes part."""
+    """A run whose rule remembers rounds, in which some clients are absent."""
     return tiny(**PARTS | {"storage": {"figures": [], "checkpoint_seconds": 0, "keep": keep}} | changes)
 
 
@@ -54,7 +54,7 @@ def between(attacked: RunResult, other: RunResult) -> list[float]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """The run that nobody interrupts."""
+    """The run without an interruption."""
     return run(tmp_path_factory.mktemp("whole") / "run", "distances")
 
 

@@ -15,7 +15,7 @@ def spots() -> Data:
 
 
 def shared_out(samples: int = 600, clients: int = 7) -> Path:
-    """A file that says who holds which of so many samples."""
+    """A file that says which client holds which samples."""
     path = Path(tempfile.mkdtemp(prefix="crfl-split-")) / "split.json"
     path.write_text(json.dumps([sample % clients for sample in range(samples)]))
     return path

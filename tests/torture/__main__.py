@@ -54,7 +54,7 @@ def main() -> int:
 def parsed() -> argparse.Namespace:
     """What people may ask for."""
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
-    parser.add_argument("--faults", type=int, default=300, help="at least so many")
+    parser.add_argument("--faults", type=int, default=300, help="at least this many")
     parser.add_argument("--seed", type=int, default=0, help="of all that is random, but for moments")
     parser.add_argument("--processes", type=int, default=2, help="cases side by side")
     parser.add_argument("--case", type=int, nargs="+", help="only these, by their numbers")

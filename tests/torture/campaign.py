@@ -22,7 +22,7 @@ AGAIN = (0, 0, 1, 2)
 """How many more faults strike the recovery, each as likely as any other."""
 
 RARELY = 2
-"""Processes of their own are slow to start: they come in one of so many turns."""
+"""Processes of their own are slow to start: they come in one of this many turns."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Campaign:
         return [*problems, *differences(place / RUN, scene.ends_with / RUN), *leftovers(place)]
 
     def results(self, wanted: int, processes: int) -> Iterator[Result]:
-        """Cases until at least so many faults have struck."""
+        """Cases until at least this many faults have struck."""
         numbers, total = itertools.count(), 0
         with get_context("fork").Pool(processes) as pool:
             pending = deque(pool.apply_async(self.case, (next(numbers),)) for _ in range(2 * processes))

@@ -100,11 +100,11 @@ def test_epochs_and_rounds_are_reshuffled() -> None:
 def test_a_client_draws_the_same_whoever_is_beside_it(sizes: list[int], batch_size: int, data: st.DataObject) -> None:
     """Neither the size of a chunk nor the order of the clients changes a batch."""
     steps = data.draw(st.lists(st.integers(1, 7), min_size=len(sizes), max_size=len(sizes)))
-    everybody = clients(sizes, steps, batch_size)
-    together = drawn(sizes, everybody, 3)
+    all_clients = clients(sizes, steps, batch_size)
+    together = drawn(sizes, all_clients, 3)
     order = np.asarray(data.draw(st.permutations(range(len(sizes)))))
     for position in order:
-        alone = drawn(sizes, everybody.take(np.array([position])), 3)
+        alone = drawn(sizes, all_clients.take(np.array([position])), 3)
         for step in range(steps[position]):
             size = together.sizes[position, step]
             assert size == alone.sizes[0, step] > 0
@@ -171,8 +171,8 @@ def test_at_least_one_client_takes_part() -> None:
 def test_without_short_batches_all_are_whole_and_an_epoch_shows_no_sample_twice(
     sizes: list[int], batch_size: int, steps: int
 ) -> None:
-    everybody = clients(sizes, [steps] * len(sizes), batch_size)
-    whole = replace(everybody, last_batch=everybody.batch_size)
+    all_clients = clients(sizes, [steps] * len(sizes), batch_size)
+    whole = replace(all_clients, last_batch=all_clients.batch_size)
     plan = drawn(sizes, whole)
     for position, own in enumerate(holdings(sizes)):
         size, per_epoch = int(whole.batch_size[position]), len(own) // int(whole.batch_size[position])
@@ -196,6 +196,6 @@ def test_who_leaves_short_batches_out_makes_fewer_steps_in_an_epoch() -> None:
 
 def test_a_client_with_less_than_a_batch_keeps_its_only_one() -> None:
     chosen = federation_of(tiny(training={"epochs": 1, "batch_size": 1000, "drop_last": True}, attack="none"))
-    everybody = chosen.participation.participants(1)
-    assert everybody.steps.tolist() == [1] * 8
-    np.testing.assert_array_equal(everybody.last_batch, everybody.samples)
+    all_clients = chosen.participation.participants(1)
+    assert all_clients.steps.tolist() == [1] * 8
+    np.testing.assert_array_equal(all_clients.last_batch, all_clients.samples)

@@ -250,7 +250,7 @@ def test_many_features_are_mapped_from_a_file(tmp_path: Path, monkeypatch: pytes
     assert torch.equal(load_or_compute_features(maps, x), expected)
     assert not list(tmp_path.rglob("*.npy"))
     monkeypatch.setattr(features_module, "LARGE", expected.nbytes)
-    monkeypatch.setattr(features_module, "compute_features", None)  # whoever computes them in memory fails
+    monkeypatch.setattr(features_module, "compute_features", None)  # computing them in memory fails
     for _ in range(2):
         assert torch.equal(load_or_compute_features(maps, x), expected)
     assert len(list(tmp_path.rglob("*.npy"))) == 1

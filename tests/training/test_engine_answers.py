@@ -1,4 +1,4 @@
-"""What engines answer: everybody is trained once and from every model, in a run and in its continuations."""
+"""What engines answer: each client is trained once and from every model, in a run and in its continuations."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ NOT_ALL = "the engine must train every participant once: client {}"
 FAULTS: dict[str, tuple[Callable[[Parts], Iterable[Any]], str]] = {
     "leaves out the first clients": (lambda parts: parts[1:], NOT_ALL.format(0)),
     "leaves out the last clients": (lambda parts: parts[:-1], NOT_ALL.format(6)),
-    "trains nobody": (lambda _: [], NOT_ALL.format(0)),
+    "trains no client": (lambda _: [], NOT_ALL.format(0)),
     "trains a client twice": (lambda parts: [parts[0], *parts], NOT_ALL.format(0)),
     "trains a client again at the end": (lambda parts: [*parts, parts[1]], NOT_ALL.format(3)),
     "counts backwards": (spoilt(lambda part: replace(part, part=slice(7, None, -1))), NOT_ALL.format(0)),
-    "trains somebody else": (spoilt(lambda part: replace(part, part=slice(20, 23))), NOT_ALL.format(0)),
+    "trains another client": (spoilt(lambda part: replace(part, part=slice(20, 23))), NOT_ALL.format(0)),
     "yields no updates": (spoilt(lambda part: part.updates), "the engine must yield LocalUpdates, found Tensor"),
     "yields nothing": (spoilt(lambda _: None), "the engine must yield LocalUpdates, found NoneType"),
     "measures the poison of others": (

@@ -42,7 +42,7 @@ def model(*features: Any) -> dict[str, Any]:
 
 
 class Given(Dataset):
-    """The inputs of a curator, whose labels nobody looks at."""
+    """The inputs of a curator, whose labels are not used."""
 
     inputs: ClassVar[Tensor]
 
@@ -119,7 +119,7 @@ def test_the_curator_moves_the_map_and_clients_do_not() -> None:
 def test_predictions_and_questions_use_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = crfl_core.run(tiny(model=model(WHITEN), certificates=["pathwise-linear"]), out=tmp_path / "run")
     data = federation_of(tiny(model=model(WHITEN))).data
-    monkeypatch.setattr("crfl_models.feature_maps.whiten.Whiten.fit", None)  # nobody fits it again
+    monkeypatch.setattr("crfl_models.feature_maps.whiten.Whiten.fit", None)  # it is not fitted again
     found = predict(load(result.path), data.test_x.numpy(), scaled=True)
     assert np.mean(found.classes == data.test_y.numpy()) == pytest.approx(result.metrics.accuracy, abs=1e-3)
 

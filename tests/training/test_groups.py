@@ -49,8 +49,8 @@ def test_every_client_trains_from_the_models_of_its_group(model: dict[str, Any],
         own = replace(task, starts=starts[:, group : group + 1])
         everywhere = job.train(replace(task, starts=own.starts.expand(-1, 3, -1)), slice(0, 8))
         assert torch.equal(together.updates[:, client], everywhere.updates[:, client])
-        everybody = job.train(own, slice(0, 8))
-        torch.testing.assert_close(together.updates[:, client], everybody.updates[:, client], rtol=0, atol=tolerance)
+        all_clients = job.train(own, slice(0, 8))
+        torch.testing.assert_close(together.updates[:, client], all_clients.updates[:, client], rtol=0, atol=tolerance)
         alone = job.train(own, slice(client, client + 1))
         torch.testing.assert_close(together.updates[:, client], alone.updates[:, 0], rtol=0, atol=tolerance)
         for name, column in vars(together.measurements).items():
@@ -70,7 +70,7 @@ def test_the_models_of_other_groups_change_nothing() -> None:
 
 
 def test_with_one_model_for_all_the_group_does_not_matter() -> None:
-    """As in every federation of today, where it is 0 for everybody."""
+    """As in every federation of today, where it is 0 for every client."""
     federation = federation_of(tiny())
     job, starts = LocalTraining(federation), starts_of(federation, models=2, groups=1)
     assert not federation.participation.participants(2).group.any()

@@ -136,7 +136,7 @@ class Bending(Stage):
 
 
 class Mixing(Stage):
-    """Mixes a thousandth of everybody into everybody else, and reports that nothing happened."""
+    """Mixes a thousandth of each update into all others, and reports that nothing happened."""
 
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
         values = 0.999 * updates.values + 0.001 * updates.values.mean(0)
@@ -160,7 +160,7 @@ def test_a_stage_that_lies_stops_a_run_under_attack() -> None:
 
 
 class Answering(Tracker):
-    """Puts other weights in the place of those of the chain: wrong ones for everybody but the attacker, client 0."""
+    """Puts other weights in the place of those of the chain: wrong ones for all but the attacker, client 0."""
 
     @hookimpl
     def crfl_effective_weights(self, updates: ClientUpdates, aggregate: RuleResult) -> Tensor:
@@ -220,7 +220,7 @@ def test_an_honest_rule_with_weights_per_coordinate_passes() -> None:
 
 
 def summed(values: Tensor, weights: Tensor, how: str) -> Tensor:
-    """`sum_i p_i u_i` in one of the ways in which somebody may compute it."""
+    """`sum_i p_i u_i` in one of the ways in which a rule may compute it."""
     shares = weights.to(values)
     match how:
         case "product":

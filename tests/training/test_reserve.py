@@ -1,4 +1,4 @@
-"""Samples that the server trusts: drawn before anybody gets a share, disjoint, on the record, hidden from others."""
+"""Samples that the server trusts: drawn before clients get a share, disjoint, on the record, hidden from others."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_counts_and_shares_are_taken_out_before_the_partitioner_sees_anything() 
     federation = numbered({"root": 5, "curator": 0.2, "validation": 7})
     kept = {name: ids(one.features) for name, one in federation.reserve.items()}
     assert {name: len(rows) for name, rows in kept.items()} == {"root": 5, "curator": 20, "validation": 7}
-    everybody = [*ids(federation.data.x), *kept["root"], *kept["curator"], *kept["validation"]]
-    assert sorted(everybody) == list(range(100))
+    all_ids = [*ids(federation.data.x), *kept["root"], *kept["curator"], *kept["validation"]]
+    assert sorted(all_ids) == list(range(100))
     assert sorted(ids(federation.data.x)) == ids(federation.data.x)
     for client, rows in enumerate(federation.data.partition):  # groups stay with their samples
         assert {number // 10 for number in ids(federation.data.x[torch.from_numpy(rows)])} == {client}
@@ -367,7 +367,7 @@ def test_what_is_prepared_must_fit_into_a_checkpoint(answer: Any, message: str) 
 @pytest.mark.parametrize("when", ["prepare", "aggregate"])
 def test_changing_the_samples_of_the_server_stops_the_run(when: str) -> None:
     class Writing(Rooted):
-        """Writes into what everybody would go on with."""
+        """Writes into what all others would continue with."""
 
         def prepare(self, server: ServerView) -> State:
             if when == "prepare":

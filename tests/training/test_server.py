@@ -107,7 +107,7 @@ def test_dropping_renormalises_the_others_and_makes_the_weights_dependent() -> N
     assert outcome.record.quarantined == 2
 
 
-def test_dropping_nobody_leaves_the_weights_fixed() -> None:
+def test_dropping_no_updates_leaves_the_weights_fixed() -> None:
     server_settings = {"clip_norm": 4.0, "noise_std": 0.02, "bad_update": "drop"}
     outcomes = played(federation_of(tiny(attack="none", server=server_settings)))
     assert {outcome.record.depends for outcome in outcomes} == {"fixed"}
@@ -236,8 +236,8 @@ def test_exact_replacement_puts_the_attackers_model_in_place_of_the_global_one()
     federation = federation_of(tiny())
     current = Round(1, 4, federation.participation.participants(1), federation.model.layout, federation.streams, own[0])
     weight = torch.tensor([0.05], dtype=torch.float64)
-    nobody = ClientUpdates(own[:0], current)
-    known = AttackerView(current, own, weight, nobody, federation.model, federation.test_sets["clean"].features)
+    no_updates = ClientUpdates(own[:0], current)
+    known = AttackerView(current, own, weight, no_updates, federation.model, federation.test_sets["clean"].features)
     crafted = ModelReplacement(scale="replace").craft(known, {})
     torch.testing.assert_close(weight @ crafted, own[0])
 

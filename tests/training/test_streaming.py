@@ -40,7 +40,7 @@ held: list[int] = []
 
 
 def rows_held() -> int:
-    """How many vectors as long as the model somebody holds, counted by the memory that they lie in."""
+    """How many vectors as long as the model are in memory, counted by the memory that they lie in."""
     vectors = [one for one in gc.get_objects() if issubclass(type(one), Tensor) and one.shape[-1:] == (PARAMETERS,)]
     memory = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() // one.element_size() for one in vectors}
     return int(sum(memory.values()) // PARAMETERS)
@@ -145,10 +145,12 @@ def test_parts_in_any_order_give_the_same_bits(aggregation: list[str]) -> None:
 def summed(steps: Sequence[Any], values: Tensor, updates: Any, cuts: list[int]) -> StreamedSums:
     """The sums of a linear chain over updates that come in parts."""
     current = updates.round
-    nobody = ClientBehaviour(np.zeros(len(values), np.bool_), current.clients.learning_rate, current.clients.steps)
+    no_attackers = ClientBehaviour(
+        np.zeros(len(values), np.bool_), current.clients.learning_rate, current.clients.steps
+    )
     server = ServerSteps(tuple(steps), None)
     plan = RoundPlan(
-        current.facts, server, nobody, attacked=True, clip_norm=1.0, noise_std=0.0, rows=slice(0, len(values))
+        current.facts, server, no_attackers, attacked=True, clip_norm=1.0, noise_std=0.0, rows=slice(0, len(values))
     )
     sums = StreamedSums(plan, current.start[None], [{}])
     for first, last in zip([0, *cuts], [*cuts, len(values)], strict=True):

@@ -64,7 +64,7 @@ class Quiet(Attack):
 
 
 class Early(Quiet):
-    """Poisons everybody's data before training."""
+    """Poisons the data of all clients before training."""
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         data.y.fill_(1)

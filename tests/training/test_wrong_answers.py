@@ -238,7 +238,7 @@ class Mixes(FixedStage):
 
 
 def taken(clients: Clients) -> Tensor:
-    """Everybody's samples, of which there are none left."""
+    """The samples of all clients, of which none are left."""
     clients.samples[:] = 1
     return torch.ones(len(clients)) / len(clients)
 

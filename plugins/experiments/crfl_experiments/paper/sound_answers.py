@@ -1,9 +1,9 @@
 """Answers of a sound certificate to the questions of the paper's figures.
 
 A figure asks how much of a test set is certified if R clients attack in a round, at every radius r of the backdoor. The
-certificate `pathwise-linear` answers for clients: so much is classified right, and as without the attack, whatever R of
-them submit in that round. That includes every backdoor of every radius, every scale and every poison ratio, so it is
-one number for all r.
+certificate `pathwise-linear` answers for clients: it is the share that is classified correctly and as without the
+attack, for any updates that R clients submit in that round. That includes every backdoor of every radius, every scale
+and every poison ratio, so it is one number for all r.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ LARGEST = 9.0
 WRITTEN = 16
 """Up to this many columns, numbers are written into the cells."""
 NAMED = 64
-"""Up to about so many rows and columns have a name."""
+"""Up to about this many rows and columns have a name."""
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ TITLE = 0.3
 ENTRY = 0.19
 """Height of a line of the legend."""
 MARKS = 12
-"""A line has about so many markers: more would hide it."""
+"""A line has about this many markers: more would hide it."""
 TICKS = 5
-"""An axis has about so many numbers: more would touch each other if they are long."""
+"""An axis has about this many numbers: more would touch each other if they are long."""
 COUNTS = 8
 """The same for whole numbers, which are short."""
 STEPS = [1, 2, 2.5, 5, 10]

@@ -22,7 +22,7 @@ GAP = 0.14
 CAPTION = 0.32
 """Inches: of a picture, between two, and below one for its caption."""
 BARS = 24
-"""At most so many features of a table are drawn, those that change most."""
+"""At most this many features of a table are drawn, those that change most."""
 
 
 @dataclass(frozen=True)

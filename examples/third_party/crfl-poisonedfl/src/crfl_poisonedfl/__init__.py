@@ -18,7 +18,7 @@ class PoisonedFL(Attack):
     model changed in the last round; v, of length 1, is how much of that change others are to be thanked for,
     `|g - ||g|| m / ||m|| |` with the push m of that round. Every `window` attacked rounds they test whether the model
     moved along s: if that might be chance, the push was filtered, and c shrinks. They know nothing but the models that
-    everybody is sent. Before they have seen a change, they are honest.
+    the server broadcasts. Before they have seen a change, they are honest.
     """
 
     factor: float = Field(8.0, gt=0, description="c at first: pushes are this many times the last change of the model")

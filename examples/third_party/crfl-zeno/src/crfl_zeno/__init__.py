@@ -40,7 +40,7 @@ class Zeno(Aggregator):
     samples: int | None = Field(None, ge=1, description="root samples drawn for each round; unset: all of them")
 
     def check(self, clients: Clients) -> None:
-        """Somebody must be left."""
+        """At least one client must be left."""
         if len(clients) <= self.b:
             raise OptionError("b", f"must be below the number of clients, found {self.b} for {len(clients)}")
 
