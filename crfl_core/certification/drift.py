@@ -82,25 +82,25 @@ class DriftBound:
         assert lipschitz is not None
         moved = np.asarray(delta, np.float64) * lipschitz
 
-        def terms(attacked: AttackedRound) -> Array:
+        def costs_per_client(attacked: AttackedRound) -> Array:
             ratio = self.threat.poison_ratio
             share = np.asarray(ratio * attacked.rows.steps[:, None], np.float64)
             factors = self._factor_shift(attacked, share, moved)
             shift: Array = self._shift(attacked, moved) + factors
             return ratio * attacked.strength[:, None] * shift
 
-        return self._total(terms, len(moved))
+        return self._total(costs_per_client, len(moved))
 
     def sample_cost(self, ratio: Array) -> Array:
         """Return the drift if a share `ratio` of every batch of an attacker is replaced by anything."""
         shares = np.asarray(ratio, np.float64)
 
-        def terms(attacked: AttackedRound) -> Array:
+        def costs_per_client(attacked: AttackedRound) -> Array:
             together: Array = shares * attacked.rows.steps[:, None]  # all of it may fall into one batch
             factors = self._factor_shift(attacked, together)
             return attacked.strength[:, None] * (self._largest_shift() + factors) * shares[None, :]
 
-        return self._total(terms, len(shares))
+        return self._total(costs_per_client, len(shares))
 
     def sample_costs(self) -> Array:
         """Return the drift if 0, 1, 2, ... samples of every attacker are replaced, wherever they fall in batches.
@@ -109,14 +109,14 @@ class DriftBound:
         """
         counts = np.arange(min(self.ledger.facts.samples) + 1.0)
 
-        def terms(attacked: AttackedRound) -> Array:
+        def costs_per_client(attacked: AttackedRound) -> Array:
             shares = self._worst_shares(attacked.rows, len(counts))
             rates: Array = attacked.rows.weight_bound * self.threat.scale * attacked.rows.learning_rate
             smallest = np.minimum(attacked.rows.batch_size, attacked.rows.last_batch)
             factors = self._factor_shift(attacked, counts / smallest[:, None])
             return rates[:, None] * shares * (self._largest_shift() + factors)
 
-        return self._total(terms, len(counts))
+        return self._total(costs_per_client, len(counts))
 
     def client_costs(self) -> Array:
         """Return the drift of the 0, 1, 2, ... worst clients, with any data or, if the threat says so, any update.
@@ -282,14 +282,14 @@ class DriftBound:
         scale = self.threat.scale
         honest = self.threat.clean_world == "honest"
         # In the scaled clean world attackers multiply as well, and so reach the cap there, too.
-        instead = rows.update_bound if honest else rows.cap
-        instead = np.where(has_honest_cap(self.ledger, rows), rows.cap, instead)
+        honest_norm = rows.update_bound if honest else rows.cap
+        honest_norm = np.where(has_honest_cap(self.ledger, rows), rows.cap, honest_norm)
         if self.threat.poison != "update":  # without a cap, poison to come may reach farther than honest training
-            farthest = np.maximum(instead, self._reach(rows, record.start_norm))
-            instead = np.where(np.isinf(rows.cap), farthest, instead)
-        submitted = rows.cap
+            farthest = np.maximum(honest_norm, self._reach(rows, record.start_norm))
+            honest_norm = np.where(np.isinf(rows.cap), farthest, honest_norm)
+        submitted_norm = rows.cap
         if self.observed:
-            submitted = self._observed[self.ledger.clients.round == number]
+            submitted_norm = self._observed[self.ledger.clients.round == number]
         return AttackedRound(
             rows=rows,
             fade=fade,
@@ -297,7 +297,7 @@ class DriftBound:
             start_norm=rounding_error.weight_norms(self.ledger, number, self._longest_input),
             strength=formulas.attack_strength(rows.weight_bound, scale, rows.learning_rate, steps),
             deviation_cost=self._deviation_cost(rows, record.start_norm) if honest else np.zeros(len(rows)),
-            arbitrary_cost=formulas.byzantine_terms(rows.weight_bound, submitted, instead),
+            arbitrary_cost=formulas.byzantine_terms(rows.weight_bound, submitted_norm, honest_norm),
         )
 
     def _reach(self, rows: ClientColumns, start_norm: float) -> Array:

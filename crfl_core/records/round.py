@@ -311,16 +311,16 @@ class LocalUpdates:
 
 @dataclass(frozen=True)
 class Submission:
-    """Updates of some participants as the server takes them: crafted by attackers, and zero where they are bad.
+    """Updates of some participants as the server takes them: crafted by attackers, and zero where they are quarantined.
 
-    `part` are the places of these participants in the round, `updates` is (K, k, P). `norms` and `bad`, (K, k), are of
-    what was submitted: a bad update is not finite or has the wrong shape. `scale`, (k,), is the measured ratio of the
-    norms of the submitted and the trained update of each attacker, 1 for others.
+    `part` are the places of these participants in the round, `updates` is (K, k, P). `norms`, (K, k), are of what was
+    submitted: an update that is not finite or has the wrong shape is quarantined. `scale`, (k,), is the measured
+    ratio of the norms of the submitted and the trained update of each attacker, 1 for others.
     """
 
     part: ParticipantRows
     updates: Tensor
     norms: Tensor
-    bad: Tensor
+    quarantined: Tensor
     scale: NDArray[np.float64]
     measurements: BatchMeasurements

@@ -71,7 +71,7 @@ def start_of(federation: Federation) -> Tensor:
 
 def plan_of(federation: Federation, number: int, *, attacked: bool = True) -> RoundPlan:
     """Plan a round of the federation."""
-    (plan,) = Session.of(federation, Path()).plan_round(number, attacked=attacked)
+    (plan,) = Session.of(federation, Path()).plan_round(number, is_run=attacked)
     return plan
 
 
@@ -115,9 +115,9 @@ def measure_attack(scene: Scene) -> RealisedAttack:
     delta = (scene.dirty.x - scene.clean.x).double().norm(dim=-1) * real
     flips = (scene.dirty.y != scene.clean.y) & real
     share = ((delta > 0) | flips).sum(-1).double() / sizes.clamp(min=1)
-    conduct = scene.plan.behaviour
-    clients = scene.plan.clients.take(conduct.attacking)
-    steps = conduct.steps[conduct.attacking]
+    behaviour = scene.plan.behaviour
+    clients = scene.plan.clients.take(behaviour.attacking)
+    steps = behaviour.steps[behaviour.attacking]
     (received,) = submissions(scene.federation, scene.plan).receive(train(scene.federation, scene.plan))
     return RealisedAttack(
         round=np.full(len(clients), scene.plan.number),
@@ -125,13 +125,13 @@ def measure_attack(scene: Scene) -> RealisedAttack:
         poison_ratio=share.sum(-1).numpy() / np.maximum(1, steps),
         delta=delta.flatten(1).amax(-1).numpy(),
         flips=flips.flatten(1).sum(-1).numpy(),
-        scale=received.scale[conduct.attacking],
+        scale=received.scale[behaviour.attacking],
     )
 
 
 def train(federation: Federation, plan: RoundPlan) -> LocalUpdates:
     """Train all clients of a round."""
-    task = TrainingTask(plan.number, start_of(federation)[None, None], plan.clients, plan.attacked)
+    task = TrainingTask(plan.number, start_of(federation)[None, None], plan.clients, plan.is_run)
     return LocalTraining(federation).train(task, slice(0, len(plan.clients)))
 
 

@@ -34,8 +34,8 @@ from crfl_core.training import aggregator_contract as contract
 from crfl_core.training.aggregation_chain import (
     ChainResult,
     States,
-    drop_bad_updates,
-    hides_bad_updates,
+    drop_quarantined,
+    hides_quarantined,
     restore_clients,
     run_chain,
 )
@@ -71,7 +71,7 @@ def start_aggregation(session: Session, plan: RoundPlan, models: Tensor, states:
 
 
 def can_stream(session: Session) -> bool:
-    """Ask whether updates can be added up as they arrive: the chain is linear, and bad updates keep their weight."""
+    """Ask whether updates can be added up as they arrive: the chain is linear, and zeroed updates keep their weight."""
     config = session.federation.config
     return (
         is_linear_chain(config.aggregation)
@@ -201,7 +201,7 @@ class StreamedSums:
         updates = submission.updates
         weights = chain.weights[part]
         decay = chain.decay[part]
-        lengths = torch.where(submission.bad, 0.0, submission.norms)
+        lengths = torch.where(submission.quarantined, 0.0, submission.norms)
         residuals = row_norms(updates, self._models[:, None], decay) if bool(decay.any()) else lengths
         factors = torch.ones_like(residuals)
         pull = torch.zeros_like(residuals)
@@ -254,7 +254,7 @@ class StreamedSums:
 
 
 class WholeChain:
-    """Chain that looks at all updates, run once for each model; bad updates are hidden from it."""
+    """Chain that looks at all updates, run once for each model; quarantined updates are hidden from it."""
 
     def __init__(self, session: Session, plan: RoundPlan, models: Tensor, states: Sequence[States]) -> None:
         self._session = session
@@ -265,34 +265,34 @@ class WholeChain:
 
     def add(self, submission: Submission) -> None:
         """Run the chain on all updates of the round."""
-        rows = zip(submission.updates, submission.bad.numpy(), self._models, self._states, strict=True)
-        self._results = tuple(self._run(values, bad, model, states) for values, bad, model, states in rows)
+        rows = zip(submission.updates, submission.quarantined.numpy(), self._models, self._states, strict=True)
+        self._results = tuple(self._run(*row) for row in rows)
 
     def results(self) -> tuple[ChainResult, ...]:
         """Return the aggregate for each model."""
         return self._results
 
-    def _run(self, values: Tensor, bad: NDArray[np.bool_], model: Tensor, states: States) -> ChainResult:
+    def _run(self, values: Tensor, quarantined: NDArray[np.bool_], model: Tensor, states: States) -> ChainResult:
         """Run the chain on the updates of one model."""
         federation = self._session.federation
         steps = self._plan.server.aggregation
         dropping = federation.config.server.bad_update == "drop"
         updates = ClientUpdates(values, self._plan.seen_from(model))
-        hides = hides_bad_updates(steps, bad, drop=dropping)
+        hides = hides_quarantined(steps, quarantined, drop=dropping)
         if hides:
-            updates = drop_bad_updates(updates, bad)
+            updates = drop_quarantined(updates, quarantined)
         # Hooks are handed the same updates without what the server has.
         server_round = replace(updates.round, server_side=federation.server_view(self._plan.number))
         result = run_chain(steps, replace(updates, round=server_round), states)
         if hides and dropping:
             result = replace(result, depends="all")
         result = self._replace_weights(updates, result)
-        return restore_clients(result, ~bad) if hides else result
+        return restore_clients(result, ~quarantined) if hides else result
 
     def _replace_weights(self, updates: ClientUpdates, result: ChainResult) -> ChainResult:
         """Return the result with the weights that a plugin reports instead, if one does; they must rebuild it."""
         assert result.reported is not None
-        if not self._plan.attacked:
+        if not self._plan.is_run:
             return result
         answer = self._session.hooks.effective_weights(updates, result.reported)
         if answer is None:

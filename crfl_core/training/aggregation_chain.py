@@ -71,7 +71,7 @@ class ChainResult:
     notes: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
-    def standstill(clients: int, model: Tensor, states: States) -> ChainResult:
+    def without_change(clients: int, model: Tensor, states: States) -> ChainResult:
         """Return the result of a round in which no update reached the model."""
         zeros = torch.zeros(clients, dtype=torch.float64)
         return ChainResult(
@@ -213,14 +213,14 @@ def scale_rows(values: Tensor, factors: Tensor, *, in_place: bool) -> Tensor:
     return torch.mul(values, factors[:, None], out=values if in_place else None)
 
 
-def hides_bad_updates(steps: Sequence[AggregationStep], bad: NDArray[np.bool_], *, drop: bool) -> bool:
-    """Ask whether a chain runs without the bad updates: the config drops them, or the chain would look at them."""
-    return bool(bad.any()) and not bad.all() and (drop or not is_linear_chain(steps))
+def hides_quarantined(steps: Sequence[AggregationStep], quarantined: NDArray[np.bool_], *, drop: bool) -> bool:
+    """Ask whether a chain runs without quarantined updates: the config drops them, or the chain would look at them."""
+    return bool(quarantined.any()) and not quarantined.all() and (drop or not is_linear_chain(steps))
 
 
-def drop_bad_updates(updates: ClientUpdates, bad: NDArray[np.bool_]) -> ClientUpdates:
-    """Return the updates that are not bad."""
-    rows = np.flatnonzero(~bad)
+def drop_quarantined(updates: ClientUpdates, quarantined: NDArray[np.bool_]) -> ClientUpdates:
+    """Return the updates that are not quarantined."""
+    rows = np.flatnonzero(~quarantined)
     current = replace(updates.round, clients=updates.round.clients.take(rows))
     values = torch.index_select(updates.values, 0, torch.from_numpy(rows).to(updates.values.device))
     return ClientUpdates(values, current)

@@ -17,7 +17,7 @@ from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.attacker_view import AttackerObservation, AttackerView
 from crfl_core.records.round import ClientUpdates, ParticipantRows, State, Submission
 from crfl_core.training import aggregator_contract as contract
-from crfl_core.training.aggregation_chain import States, drop_bad_updates, hides_bad_updates, run_chain
+from crfl_core.training.aggregation_chain import States, drop_quarantined, hides_quarantined, run_chain
 from crfl_core.training.attackers import attack_state_of, overrides
 from crfl_core.training.effective_weights import row_norms
 
@@ -94,10 +94,10 @@ class Crafting:
             steps = server.aggregation if rule is None else (rule,)
             submitted = values.clone()
             submitted[attackers] = candidates.to(values)
-            bad = ~torch.isfinite(row_norms(submitted))
-            updates = ClientUpdates(torch.where(bad[:, None].to(values.device), 0.0, submitted), current)
-            if hides_bad_updates(steps, bad.numpy(), drop=dropping):
-                updates = drop_bad_updates(updates, bad.numpy())
+            quarantined = ~torch.isfinite(row_norms(submitted))
+            updates = ClientUpdates(torch.where(quarantined[:, None].to(values.device), 0.0, submitted), current)
+            if hides_quarantined(steps, quarantined.numpy(), drop=dropping):
+                updates = drop_quarantined(updates, quarantined.numpy())
             return run_chain(steps, updates, self._states if rule is None else {}).update
 
         return aggregate

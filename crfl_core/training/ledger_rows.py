@@ -54,7 +54,7 @@ def record_round(federation: Federation, outcome: RoundOutcome) -> tuple[RoundRe
         depends=result.depends,
         weights_from=result.weights_from,
         participants=len(plan.clients),
-        quarantined=int(outcome.arrivals.bad.sum()),
+        quarantined=int(outcome.arrivals.quarantined.sum()),
         accuracy=None if test_score is None else test_score.accuracy,
         loss=None if test_score is None else test_score.loss,
         success_rate=success_rate,
@@ -79,7 +79,7 @@ def check_honest_updates(federation: Federation, outcome: RoundOutcome) -> None:
     start = float(torch.linalg.vector_norm(outcome.before.models[0]))
     bounds = plan.clients.update_bound
     lengths = outcome.results[0].residual.numpy()
-    honest = ~plan.behaviour.attacking & ~outcome.arrivals.bad & np.isfinite(bounds)
+    honest = ~plan.behaviour.attacking & ~outcome.arrivals.quarantined & np.isfinite(bounds)
     ball = federation.honest.facts.ball
     if ball is not None and start > ball.radius:  # the bound is for models inside: certificates are refused
         return
@@ -145,7 +145,7 @@ def client_columns(outcome: RoundOutcome, result: ChainResult) -> ClientColumns:
         cap=cap,
         submitted_norm=arrivals.norms,
         residual_norm=np.minimum(to_array(result.residual), cap),
-        quarantined=arrivals.bad,
+        quarantined=arrivals.quarantined,
         attacking=behaviour.attacking,
         scale=arrivals.scale,
         **vars(arrivals.measurements),

@@ -51,19 +51,19 @@ class LocalTraining:
         A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`.
         """
         federation = self._federation
-        conduct = federation.participation.behaviour(task.number, attacked=task.attacked).take(part)
-        order = np.argsort(conduct.attacking, kind="stable")  # attackers last: they and the others are slices
+        behaviour = federation.participation.behaviour(task.number, attacked=task.attacked).take(part)
+        order = np.argsort(behaviour.attacking, kind="stable")  # attackers last: they and the others are slices
         clients = task.clients.take(part).take(order)
-        conduct = conduct.take(order)
-        honest = len(clients) - int(conduct.attacking.sum())
-        drawn = draw_batches(federation.data.partition, clients, conduct.steps, task.number, federation.streams)
+        behaviour = behaviour.take(order)
+        honest = len(clients) - int(behaviour.attacking.sum())
+        drawn = draw_batches(federation.data.partition, clients, behaviour.steps, task.number, federation.streams)
         device = federation.device
         dtype = federation.dtype
         rows = torch.from_numpy(drawn.rows).to(device)
         sizes = torch.from_numpy(drawn.sizes).to(device)
         labels = federation.data.y[rows]
         weights = sample_weights(sizes, rows.shape[2], dtype)
-        rates = torch.from_numpy(conduct.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
+        rates = torch.from_numpy(behaviour.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
         decay = torch.from_numpy(clients.weight_decay).to(device, dtype) if clients.weight_decay.any() else None
         poisoned, poisoning = self._poisoner.poison(task, rows, labels, sizes, clients.ids[honest:])
         scaling: BatchScaling | None = None

@@ -86,7 +86,7 @@ def play_round(session: Session, progress: tuple[Progress, ...], *, clean: bool 
     no update. Models are (R, P): the run itself, or R of its continuations. If `clean`, attackers are honest.
     """
     streams = session.federation.streams
-    plans = session.plan_round(progress[0].number + 1, attacked=0 in progress[0].replicas and not clean)
+    plans = session.plan_round(progress[0].number + 1, is_run=0 in progress[0].replicas and not clean)
     groups = [GroupRound(session, plan, before) for plan, before in zip(plans, progress, strict=True)]
     task = broadcast(session, groups)  # the models w~
     trained = train_clients(session.engine, task)  # w_i - w~ of every participant, by local SGD
@@ -107,13 +107,13 @@ def play_round(session: Session, progress: tuple[Progress, ...], *, clean: bool 
 def broadcast(session: Session, groups: Sequence[GroupRound]) -> TrainingTask:
     """Tell the hooks that the round starts; return the task: who trains from which models, (R, G, P)."""
     for group in groups:
-        if group.plan.attacked:
+        if group.plan.is_run:
             current = group.plan.seen_from(group.before.models[0])
             session.hooks.observe("crfl_round_started", run=session.context, current=current)
     models = torch.stack([group.before.models for group in groups], dim=1)
     plan = groups[0].plan
     clients = session.federation.participation.participants(plan.number)
-    return TrainingTask(plan.number, models, clients, plan.attacked, groups[0].before.attack_state)
+    return TrainingTask(plan.number, models, clients, plan.is_run, groups[0].before.attack_state)
 
 
 def apply_attack(
@@ -142,7 +142,7 @@ def aggregate_updates(
             if group.failed is None:
                 group.arrivals.check_usable(group.plan.number)
                 results = group.aggregation.results()
-        aggregates.append(group.standstill() if results is None else results)
+        aggregates.append(group.keep_models() if results is None else results)
     return aggregates
 
 
@@ -159,7 +159,7 @@ def apply_server_optimiser(group: GroupRound, aggregate: tuple[ChainResult, ...]
                 steps = tuple(optimise(optimiser, plan, *model) for model in models)
             check_finite(steps, plan.number)
             return steps
-    return group.standstill()
+    return group.keep_models()
 
 
 def clip(models: Tensor, norm: float) -> Tensor:
@@ -287,11 +287,11 @@ class GroupRound:
             after = Progress(self.plan.number, models, states, before.replicas)
         return RoundOutcome(self.plan, before, self.arrivals, steps, accepted, clipped, after)
 
-    def standstill(self) -> tuple[ChainResult, ...]:
+    def keep_models(self) -> tuple[ChainResult, ...]:
         """Return results in which no update reached a model."""
         clients = len(self.plan.clients)
         pairs = zip(self.before.models, self.before.states, strict=True)
-        return tuple(ChainResult.standstill(clients, model, states) for model, states in pairs)
+        return tuple(ChainResult.without_change(clients, model, states) for model, states in pairs)
 
     @contextmanager
     def isolate_failure(self) -> Iterator[None]:

@@ -36,7 +36,7 @@ def optimise(
         depends="all",
         states={**result.states, STATE_KEY: answer.state},
         server_rate=None,
-        notes=momentum_notes(optimiser, result.update, current, state, answer) if plan.attacked else {},
+        notes=momentum_notes(optimiser, result.update, current, state, answer) if plan.is_run else {},
     )
 
 

@@ -32,13 +32,14 @@ class RoundPlan:
 
     `clip_norm` is rho_t, `noise_std` is sigma_t, 0 in the final round. `server` has the steps of the aggregation and
     the server's optimiser. `rows` is the place of the group among all participants of the round, `group` its number,
-    None if it is the only one. Plugins are shown `facts`; only local training and the ledger see the `behaviour`.
+    None if it is the only one. `is_run` tells the run itself, which attackers and hooks take part in, from its honest
+    continuations and its clean twin. Plugins are shown `facts`; only local training and the ledger see the `behaviour`.
     """
 
     facts: RoundFacts
     server: ServerSteps
     behaviour: ClientBehaviour
-    attacked: bool
+    is_run: bool
     clip_norm: float
     noise_std: float
     rows: slice
@@ -97,15 +98,15 @@ class Session:
         finally:
             self.engine.close()
 
-    def plan_round(self, number: int, *, attacked: bool) -> tuple[RoundPlan, ...]:
-        """Plan round `number` for every group, of the run itself or, if not `attacked`, of an honest continuation."""
+    def plan_round(self, number: int, *, is_run: bool) -> tuple[RoundPlan, ...]:
+        """Plan round `number` for every group: of the run itself, or else with all clients honest."""
         federation = self.federation
         server = federation.config.server
         total = federation.config.rounds
         participation = federation.participation
         groups = len(participation.members)
         clients = participation.participants(number)
-        behaviour = participation.behaviour(number, attacked=attacked)
+        behaviour = participation.behaviour(number, attacked=is_run)
         ends = np.searchsorted(clients.group, np.arange(groups + 1))
         plans = []
         for index in range(groups):
@@ -117,7 +118,7 @@ class Session:
                 facts=RoundFacts(number, total, clients.take(rows), federation.model.layout, streams),
                 server=federation.servers[index],
                 behaviour=behaviour.take(rows),
-                attacked=attacked,
+                is_run=is_run,
                 clip_norm=schedules.value_at(server.clip_norm, number),
                 noise_std=schedules.value_at(server.noise_std, number) if number < total else 0.0,
                 rows=rows,

@@ -182,13 +182,13 @@ class Submissions:
             updates = self._attack(attack, part, updates[0], attackers)
             norms = row_norms(updates)
             scale[attackers] = (norms[0, attackers] / trained.clamp(min=torch.finfo(updates.dtype).tiny)).numpy()
-        bad = ~torch.isfinite(norms)
-        if bad.any():
-            self._check_accepts_bad(part, bad)
+        quarantined = ~torch.isfinite(norms)
+        if quarantined.any():
+            self._check_may_quarantine(part, quarantined)
             updates = updates.clone(memory_format=torch.contiguous_format)
-            updates[bad.to(updates.device)] = 0.0
-            scale[bad[0].numpy() & attacking] = 0.0  # a bad update counts as zero, here as well
-        return Submission(part, updates, norms, bad, scale, measurements)
+            updates[quarantined.to(updates.device)] = 0.0
+            scale[quarantined[0].numpy() & attacking] = 0.0  # a quarantined update counts as zero, here as well
+        return Submission(part, updates, norms, quarantined, scale, measurements)
 
     def _attack(self, attack: Attack, part: ParticipantRows, values: Tensor, attackers: NDArray[np.int64]) -> Tensor:
         """Return all updates of a part, (1, k, P), with those of the attackers scaled or crafted.
@@ -208,12 +208,12 @@ class Submissions:
         replaced[attackers] = submitted.to(values)
         return replaced[None]
 
-    def _check_accepts_bad(self, part: ParticipantRows, bad: Tensor) -> None:
+    def _check_may_quarantine(self, part: ParticipantRows, quarantined: Tensor) -> None:
         """Raise `RunError` in a round without attack: no ledger would say whose update counts as zero."""
         plan = self._plan
-        if plan.attacked:
+        if plan.is_run:
             return
-        client = plan.clients.ids[part][int(bad.any(0).nonzero()[0])]
+        client = plan.clients.ids[part][int(quarantined.any(0).nonzero()[0])]
         raise RunError(
             f"round {plan.number} of a continuation or clean twin: the update of client {client} is not finite "
             "or of the wrong shape: lower training.learning_rate, or correct the engine"
@@ -245,13 +245,14 @@ def take_rows(
 class Arrivals:
     """What the ledger keeps of the updates that arrived for the first model; memory for a few numbers per client.
 
-    `norms` are the submitted norms, `scale` the measured factors of attackers, `bad` the updates that count as zero.
+    `norms` are the submitted norms, `scale` the measured factors of attackers. `quarantined` are the updates that are
+    not finite or have the wrong shape: they count as zero.
     """
 
     def __init__(self, clients: int) -> None:
         self.norms = np.zeros(clients)
         self.scale = np.ones(clients)
-        self.bad = np.zeros(clients, np.bool_)
+        self.quarantined = np.zeros(clients, np.bool_)
         self.measurements = BatchMeasurements.writable(clients)
         self._any_usable = False
 
@@ -259,14 +260,14 @@ class Arrivals:
         """Keep the numbers of some participants."""
         self.norms[submission.part] = submission.norms[0].numpy()
         self.scale[submission.part] = submission.scale
-        self.bad[submission.part] = submission.bad[0].numpy()
+        self.quarantined[submission.part] = submission.quarantined[0].numpy()
         self.measurements.put(submission.part, submission.measurements)
-        self._any_usable = self._any_usable or bool((~submission.bad).all(0).any())
+        self._any_usable = self._any_usable or bool((~submission.quarantined).all(0).any())
 
     def check_usable(self, number: int) -> None:
         """Raise `RunError` if no update of the round can be used."""
         if not self._any_usable:
             raise RunError(
-                f"round {number}: no usable update is left, all {len(self.bad)} are non-finite or of the wrong shape: "
-                "lower training.learning_rate"
+                f"round {number}: no usable update is left, all {len(self.quarantined)} are non-finite or of the wrong "
+                "shape: lower training.learning_rate"
             )

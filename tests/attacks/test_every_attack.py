@@ -175,10 +175,10 @@ def test_what_an_attacker_does_does_not_depend_on_who_shares_its_chunk(name: str
 
 def batches_of(federation: Federation, number: int) -> tuple[Batches, Batches]:
     """The attackers' batches of a round, before and after they were poisoned."""
-    conduct = federation.participation.behaviour(number)
-    clients = federation.participation.participants(number).take(conduct.attacking)
+    behaviour = federation.participation.behaviour(number)
+    clients = federation.participation.participants(number).take(behaviour.attacking)
     plan = draw_batches(
-        federation.data.partition, clients, conduct.steps[conduct.attacking], number, federation.streams
+        federation.data.partition, clients, behaviour.steps[behaviour.attacking], number, federation.streams
     )
     rows = torch.from_numpy(plan.rows)
     x, y = federation.data.x[rows], federation.data.y[rows]

@@ -150,7 +150,7 @@ def summed(steps: Sequence[Any], values: Tensor, updates: Any, cuts: list[int]) 
     )
     server = ServerSteps(tuple(steps), None)
     plan = RoundPlan(
-        current.facts, server, no_attackers, attacked=True, clip_norm=1.0, noise_std=0.0, rows=slice(0, len(values))
+        current.facts, server, no_attackers, is_run=True, clip_norm=1.0, noise_std=0.0, rows=slice(0, len(values))
     )
     sums = StreamedSums(plan, current.start[None], [{}])
     for first, last in zip([0, *cuts], [*cuts, len(values)], strict=True):
