@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
@@ -156,19 +159,35 @@ def check(file: DataFile, part: Path) -> None:
 
 
 def extract(archive: Path, wanted: list[DataFile], folder: Path) -> Iterator[Path]:
-    """Extract files of a zip archive, verified one by one. Paths outside of the folder are refused."""
+    """Extract files of an archive, verified one by one. Paths outside of the folder are refused."""
     try:
-        with zipfile.ZipFile(archive) as content:
-            members = {
-                member_path(archive, info.filename).name: info for info in content.infolist() if not info.is_dir()
-            }
+        with open_archive(archive) as members:
             for file in wanted:
                 if file.name not in members:
                     raise DataError(f"{archive}: has no member {file.name}: fetch it again")
-                with content.open(members[file.name]) as packed:
+                with members[file.name]() as packed:
                     yield unpack(archive, file, packed, folder)
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        raise DataError(f"{archive}: is not an intact zip archive ({error}): fetch it again") from error
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, gzip.BadGzipFile, EOFError, RuntimeError) as error:
+        raise DataError(f"{archive}: is not an intact archive ({error}): fetch it again") from error
+
+
+@contextmanager
+def open_archive(archive: Path) -> Iterator[dict[str, Callable[[], IO[bytes]]]]:
+    """Open a zip file or a tar file packed with gzip: a function that opens each regular file, by its name."""
+    if archive.name.endswith(".tar.gz"):
+        with tarfile.open(archive, "r:gz") as packed:
+            yield {
+                member_path(archive, info.name).name: partial(packed.extractfile, info)  # type: ignore[dict-item]
+                for info in packed
+                if info.isreg()
+            }
+    else:
+        with zipfile.ZipFile(archive) as content:
+            yield {
+                member_path(archive, info.filename).name: partial(content.open, info)
+                for info in content.infolist()
+                if not info.is_dir()
+            }
 
 
 def member_path(archive: Path, member: str) -> PurePosixPath:

@@ -59,7 +59,7 @@ class DataFile:
 class DataSource:
     """Where a dataset comes from: its files, below `folder` in every data directory, and what a person must know.
 
-    `archive` is the zip file in which all files are published, if they are not published one by one. `how_to_get` is
+    `archive` is the zip or tar.gz file with all files, if they are not published one by one. `how_to_get` is
     a command or a sentence that continues an error: "run `crfl data fetch mnist`".
     """
 

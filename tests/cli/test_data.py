@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import re
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -213,21 +214,63 @@ def archive_of(**members: bytes) -> bytes:
     return content.getvalue()
 
 
+def tar_of(**members: bytes) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name, text in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text))
+    return content.getvalue()
+
+
+def linked_tar() -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        link = tarfile.TarInfo("a.bin")
+        link.type = tarfile.SYMTYPE
+        link.linkname = "/etc/hostname"
+        archive.addfile(link)
+    return content.getvalue()
+
+
 @contextmanager
-def archived(serve: Callable[[Mirror], Mirror], content: bytes) -> Iterator[DataSource]:
+def archived(serve: Callable[[Mirror], Mirror], content: bytes, name: str = "all.zip") -> Iterator[DataSource]:
     """A source whose only file is inside an archive with this content."""
-    url = serve(Mirror({"all.zip": content})).url
+    url = serve(Mirror({name: content})).url
     file = DataFile("a.bin", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
-    archive = DataFile("all.zip", size=len(content), urls=(f"{url}all.zip",))
+    archive = DataFile(name, size=len(content), urls=(f"{url}{name}",))
     yield DataSource("small", (file,), "none", "", "ask for it", archive)
 
 
 def test_files_are_taken_out_of_an_archive_which_is_then_removed(
     serve: Callable[[Mirror], Mirror], tmp_path: Path
 ) -> None:
-    with archived(serve, archive_of(**{"gzip/a.bin": CONTENT, "gzip/other.txt": b"?"})) as source:
-        fetched(source, tmp_path)
-    assert files(tmp_path) == {"a.bin": CONTENT}
+    members = {"gzip/a.bin": CONTENT, "gzip/other.txt": b"?"}
+    for name, make in (("all.zip", archive_of), ("all.tar.gz", tar_of)):
+        with archived(serve, make(**members), name) as source:
+            fetched(source, tmp_path / name)
+        assert files(tmp_path / name) == {"a.bin": CONTENT}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (tar_of(**{"a.bin": CONTENT, "../../evil.sh": b"#!"}), "its member '../../evil.sh' would be written outside"),
+        (tar_of(**{"a.bin": CONTENT[:9]}), "a.bin: truncated, 9 of 76800 bytes"),
+        (linked_tar(), "has no member a.bin"),
+        (tar_of(**{"a.bin": CONTENT})[:-40], "is not an intact archive"),
+        (b"no archive", "is not an intact archive"),
+    ],
+    ids=["slip", "short", "link", "truncated", "no tar"],
+)
+def test_a_bad_tar_file_is_refused_and_leaves_nothing_behind(
+    content: bytes, complaint: str, serve: Callable[[Mirror], Mirror], tmp_path: Path
+) -> None:
+    target = tmp_path / "data"
+    with archived(serve, content, "all.tar.gz") as source, pytest.raises(DataError, match=re.escape(complaint)):
+        fetched(source, target)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize(
@@ -244,7 +287,7 @@ def test_files_are_taken_out_of_an_archive_which_is_then_removed(
         (archive_of(**{"a.bin": CONTENT * 1000}), "a.bin: not the published file, it has"),
         (archive_of(**{"a.bin": CONTENT[:9]}), "a.bin: truncated, 9 of 76800 bytes"),
         (archive_of(other=b""), "has no member a.bin"),
-        (b"PK, but no archive", "is not an intact zip archive"),
+        (b"PK, but no archive", "is not an intact archive"),
     ],
     ids=["slip", "absolute", "backslash", "drive", "tampered", "bomb", "short", "incomplete", "no zip"],
 )
