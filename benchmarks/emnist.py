@@ -3,7 +3,7 @@
 Files are generated, 697,932 images for training and 116,323 for testing as in the split bymerge. Each line is a whole
 run of `examples/emnist.toml` with few rounds, an attack and certificates, then other votes on it, in a process of its
 own. Anonymous memory counts: pages of mapped files are the kernel's to take back. At last every figure of the paper is
-made of the same files, as `crfl reproduce emnist --fast` does, with the sound line beside it.
+made of the same files, as `crfl paper reproduce emnist --fast` does, with the sound line beside it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main() -> None:
             print(f"{kind}: run {run:.0f} s, certify {certify:.0f} s, with mapped files {highest / 2**30:.2f} GiB")
             report(f"GiB at the peak of EMNIST with 50 clients, {kind}", anonymous / 2**30, "below 2")
         minutes = figures(Path(name) / "emnist", Path(name) / "reproduction") / 60
-        report("minutes of `crfl reproduce emnist --fast --seeds 1`", minutes, "below 10")
+        report("minutes of `crfl paper reproduce emnist --fast --seeds 1`", minutes, "below 10")
 
 
 if __name__ == "__main__":

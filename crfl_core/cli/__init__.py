@@ -32,7 +32,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with handle_signals():
             from crfl_core.cli.app import app
 
-            disable_colours()
             app(args=None if arguments is None else list(arguments), prog_name="crfl")
     except KeyboardInterrupt as stop:
         print_message("interrupted: nothing was written yet")
@@ -48,14 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print_message("\n".join([f"error: {error_text(error)}", *getattr(error, "__notes__", ())]))
         sys.exit(EXIT_BAD_INPUT)
-
-
-def disable_colours() -> None:
-    """Remove colours from the help if `NO_COLOR` is set."""
-    if os.environ.get("NO_COLOR"):
-        from typer import rich_utils
-
-        rich_utils.COLOR_SYSTEM = None
 
 
 @contextlib.contextmanager

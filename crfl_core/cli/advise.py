@@ -56,7 +56,10 @@ def advise(
     dataset: Dataset = "digits",
     out: Out = Path("advice.toml"),
 ) -> None:
-    """Ask which clients may attack, when, and what is trained; write a config with the certificate that answers."""
+    """Answer three questions; get a config whose certificate fits.
+
+    The questions: which clients may attack, when, and what is trained.
+    """
     from crfl_core.cli.advice import Answers, check_dataset, choose_certificate, config_text, parse_clients, save_config
 
     attackers, total = parse_clients(clients)

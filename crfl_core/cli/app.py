@@ -1,10 +1,12 @@
 """The application behind `crfl`: its own commands, and those of plugins.
 
-Commands of plugins are listed without importing them, and imported when they are called.
+Commands of plugins are listed without importing them, and imported when they are called. Help is plain text: it answers
+without importing what draws tables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +19,6 @@ from crfl_core.cli.certify import certify
 from crfl_core.cli.explain import explain
 from crfl_core.cli.plugins import plugins
 from crfl_core.cli.predict import predict
-from crfl_core.cli.resume import resume
 from crfl_core.cli.run import run
 from crfl_core.cli.schema import schema
 from crfl_core.cli.show import show
@@ -37,9 +38,43 @@ crfl {__version__}: federated learning with provable robustness to malicious cli
 
 `crfl --help` lists all commands, `crfl COMMAND --help` describes one.
 """
-PLUGIN_PANEL = "Commands of plugins"
+TASKS = {
+    "Start": ("demo", "advise", "run"),
+    "Ask a run": ("show", "certify", "predict"),
+    "Compare runs": ("sweep", "compare", "ls", "plot", "open"),
+    "Trust a run": ("verify", "receipt", "attack"),
+    "Extend": ("new", "plugins", "schema", "explain", "data"),
+    "Federate": ("federation", "serve", "join"),
+    "Reproduce": ("paper",),
+}
+"""The commands of `crfl --help` by what people want to do. Commands of other packages follow."""
+OTHER_COMMANDS = "Other packages"
 EXPECTED_ENDS = (CrflError, click.ClickException, click.exceptions.Exit, click.Abort, EOFError, BrokenPipeError)
 """Exceptions by which a command may end: an error with a message, an exit status, or a closed input or output."""
+
+
+class PlainHelp(click.HelpFormatter):
+    """Formatter of help texts without the escapes that typer writes for rich."""
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write a list of names and texts in two columns."""
+        super().write_dl([(name, text.replace("\\[", "[")) for name, text in rows], col_max, col_spacing)
+
+
+class PlainContext(click.Context):
+    """Context of a command whose help is plain text."""
+
+    formatter_class = PlainHelp
+
+
+def use_plain_help(command: click.Command) -> click.Command:
+    """Make a command and its subcommands print plain help and plain usage errors; return the command."""
+    command.context_class = PlainContext
+    if isinstance(command, TyperCommand | TyperGroup):
+        command.rich_markup_mode = None
+    for subcommand in command.commands.values() if isinstance(command, click.Group) else ():
+        use_plain_help(subcommand)
+    return command
 
 
 class CommandGroup(TyperGroup):
@@ -53,16 +88,39 @@ class CommandGroup(TyperGroup):
         return Registry()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the core's commands in their order, then those of plugins by name, without blocked ones."""
-        core = super().list_commands(ctx)
-        return [*core, *(name for name in self.registry.names("command") if name not in core)]
+        """List the commands by task, then those of other packages by name, without blocked ones."""
+        known = dict.fromkeys([*super().list_commands(ctx), *self.registry.names("command")])
+        ours = [name for names in TASKS.values() for name in names if name in known]
+        return [*ours, *(name for name in known if name not in ours)]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by task, each on a line of its own, then the options."""
+        summaries = {name: self.command_summary(ctx, name) for name in self.list_commands(ctx)}
+        width = max(map(len, summaries))
+        listed = {name for names in TASKS.values() for name in names}
+        others = tuple(name for name in summaries if name not in listed)
+        for task, names in {**TASKS, OTHER_COMMANDS: others}.items():
+            rows = [(name.ljust(width), summaries[name]) for name in names if name in summaries]
+            if rows:
+                with formatter.section(task):
+                    formatter.write_dl(rows)
+        super(TyperGroup, self).format_options(ctx, formatter)  # TyperGroup adds the commands once more
+
+    def command_summary(self, ctx: click.Context, name: str) -> str:
+        """Return the first line of a command's help."""
+        command = self.get_command(ctx, name)
+        assert command is not None
+        return (command.help or "").strip().partition("\n")[0]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write nothing: `format_options` lists the commands."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Find a command by its name; a plugin's command also by `distribution:name`."""
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name.rpartition(":")[2] in self.registry.found["command"]:
             return PluginCommand(cmd_name, self.registry)
-        return command
+        return None if command is None else use_plain_help(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -94,7 +152,7 @@ class PluginCommand(TyperCommand):
     """Placeholder for a command of a plugin, which is imported when it is called."""
 
     def __init__(self, name: str, registry: Registry) -> None:
-        super().__init__(name, help=plugin_summary(name, registry), rich_help_panel=PLUGIN_PANEL)
+        super().__init__(name, help=plugin_summary(name, registry))
         self.registry = registry
 
     def make_context(
@@ -103,7 +161,7 @@ class PluginCommand(TyperCommand):
         """Import the command and make its context. Raises `PluginError` if the import fails."""
         assert self.name is not None
         try:
-            command = self.registry.command(self.name).click_command
+            command = use_plain_help(self.registry.command(self.name).click_command)
         except PluginError:
             if extra.get("resilient_parsing"):  # a shell that completes a line shows no errors
                 return super().make_context(info_name, args, parent, **extra)
@@ -127,6 +185,7 @@ app = typer.Typer(
     help=SUMMARY,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 
@@ -150,6 +209,6 @@ def main_options(
         typer.echo(WELCOME, nl=False)
 
 
-for command in (run, resume, show, certify, predict, schema, explain):
+for command in (run, show, certify, predict, schema, explain):
     app.command()(command)
 app.add_typer(plugins, name="plugins")

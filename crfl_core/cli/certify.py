@@ -42,9 +42,10 @@ def certify(
     json: arguments.JsonOption = False,
     trust: arguments.TrustOption = False,
 ) -> None:
-    """Certify a finished RUN again with other settings of threat, votes or certificates; nothing is trained again.
+    """Certify a finished run for another threat, without training.
 
-    For example against three clients in any one round: crfl certify RUN --set threat.clients=3 --any-round
+    Settings of threat, votes and certificates can change. For example, three clients in any one round:
+    crfl certify RUN --set threat.clients=3 --any-round
     """
     output.show_start(quiet=json)
     from crfl_core.runs import certify

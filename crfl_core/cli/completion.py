@@ -26,6 +26,11 @@ def config_files(incomplete: str) -> list[str]:
     return files + [f"{path}/" for path in paths if path.is_dir() and not path.name.startswith(".")]
 
 
+def configs_and_runs(incomplete: str) -> list[str]:
+    """Offer config files, run directories, and folders."""
+    return sorted({*config_files(incomplete), *run_directories(incomplete)})
+
+
 def matching_folders(incomplete: str) -> list[Path]:
     """List the folders whose path begins with a text."""
     return [path for path in matching_paths(incomplete) if path.is_dir()]

@@ -47,7 +47,7 @@ class DatasetEntry:
 
 @data.command("list")
 def list_(json: JsonOption = False) -> None:
-    """List every dataset: what it is, where its files were found, their sizes, checksums and licence."""
+    """List every dataset with its files, sizes and licence."""
     entries = list_datasets()
     if json:
         from pydantic_core import to_json
@@ -63,7 +63,10 @@ def fetch(
     name: Annotated[str, typer.Argument(help="Name of the dataset.", show_default=False)],
     to: Annotated[Path | None, typer.Option(help="Data directory; the user's cache if not given.")] = None,
 ) -> None:
-    """Download the files of a dataset: mirrors in turn, resumed, and verified before they are put in place."""
+    """Download the files of a dataset and verify them.
+
+    Mirrors are tried in turn, and an interrupted download resumes.
+    """
     fetch_dataset(name, to, report=typer.echo)
 
 
@@ -72,7 +75,10 @@ def verify(
     name: Annotated[str | None, typer.Argument(help="Name of a dataset; default: all.", show_default=False)] = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare the files that were found with their published sizes and checksums; exit with 2 if one is wrong."""
+    """Compare the files with their published checksums.
+
+    Exit 2 if one is wrong.
+    """
     states = [(entry.name, state) for entry in verify_datasets(name) for state in entry.files]
     if json:
         from pydantic_core import to_json

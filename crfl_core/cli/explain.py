@@ -15,7 +15,10 @@ def explain(
     json: arguments.JsonOption = False,
     trust: arguments.TrustOption = False,
 ) -> None:
-    """Print every setting of CONFIG, a file or a run directory, as it is resolved, and where it was written."""
+    """Print every setting of a config, and where it was written.
+
+    CONFIG is a file or a run directory.
+    """
     from crfl_core.config import load_config
     from crfl_core.config.options import list_settings
     from crfl_core.plugin_loading.missing_plugins import LenientRegistry, missing_plugin_messages

@@ -34,7 +34,10 @@ def new(
     licence: Licence = "apache-2.0",
     author: Author = None,
 ) -> None:
-    """Write a package with a working plugin: module, entry point, tests, example config, README, CI and licence."""
+    """Write a package with a working plugin, ready to publish.
+
+    It has a module, an entry point, tests, an example config, a README, workflows and a licence.
+    """
     from crfl_core.cli.scaffold import PluginNames, ScaffoldError, add_to_package, write_package
     from crfl_core.extend import Registry
 

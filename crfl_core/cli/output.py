@@ -170,5 +170,5 @@ def show_effect(effect: AttackEffect) -> None:
 def report_interrupt(path: Path, stop: KeyboardInterrupt) -> typer.Exit:
     """Print how to resume after Ctrl-C, and return the exit."""
     begun = (path / "status.json").exists()
-    print_message(f"interrupted: {f'resume with `crfl resume {path}`' if begun else 'nothing was written yet'}")
+    print_message(f"interrupted: {f'resume with `crfl run {path}`' if begun else 'nothing was written yet'}")
     return typer.Exit(exit_status(stop))

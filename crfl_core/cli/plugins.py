@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,17 +15,18 @@ from crfl_core.cli import completion, output
 from crfl_core.cli.arguments import JsonOption as Json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from crfl_core.cli.plugin_description import PluginDescription
     from crfl_core.plugin_api.base import Plugin
     from crfl_core.plugin_api.command import Command
     from crfl_core.plugin_loading.registry import PluginListing, Registry
 
 EXIT_BROKEN_PROMISE = 1
-WIDE_TERMINAL_COLUMNS = 110
-UNLIMITED_COLUMNS = 1_000_000
+OWN_DISTRIBUTION = "crfl"
 STYLES = {"passed": "green", "failed": "red", "skipped": "yellow", "expected failure": "yellow"}
 
-plugins = typer.Typer(invoke_without_command=True, help="List every installed plugin, show what one is, or check it.")
+plugins = typer.Typer(invoke_without_command=True, help="List installed plugins, describe one, or check one.")
 
 Name = Annotated[
     str,
@@ -39,6 +41,10 @@ Kind = Annotated[
         autocompletion=completion.kinds,
     ),
 ]
+OnlyKind = Annotated[
+    str | None,
+    typer.Option("--kind", help="List plugins of this kind only.", show_default=False, autocompletion=completion.kinds),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="An option of the plugin, e.g. f=2.", show_default=False),
@@ -46,52 +52,68 @@ Set = Annotated[
 
 
 @plugins.callback()
-def list_(context: typer.Context, json: Json = False) -> None:
+def list_(context: typer.Context, kind: OnlyKind = None, json: Json = False) -> None:
     """List every installed plugin: kind, name, distribution, state, and the hooks it implements."""
     if context.invoked_subcommand is not None:
         return
     from crfl_core.plugin_loading.registry import Registry
 
+    check_kind(kind)
     with output.redirect_plugin_output():
-        listing = Registry().listing()
+        listing = [plugin for plugin in Registry().listing() if kind in (None, plugin.kind)]
     if json:
         import json as codec
 
         typer.echo(codec.dumps([asdict(plugin) for plugin in listing], indent=2))
         return
-    show_listing(listing)
+    console = output.terminal()
+    if console.is_terminal:
+        for title, group in groupby(listing, key=lambda plugin: plugin.kind):
+            console.print(kind_table(title, list(group)))
+    else:
+        show_lines(listing)
 
 
-def show_listing(listing: Iterable[PluginListing]) -> None:
-    """Print a table of plugins that never breaks a name: one line each in a pipe, two on a narrow terminal."""
-    from rich import box
+def kind_table(kind: str, listing: Sequence[PluginListing]) -> RenderableType:
+    """Build the table of the plugins of one kind, as wide as the terminal; names are never broken.
+
+    Only what is unusual is added: a distribution other than crfl, and a state other than ok.
+    """
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    console = output.terminal()
-    table = Table(box=box.SIMPLE)
-    for column in ("kind", "name", "distribution", "state"):
-        table.add_column(column, no_wrap=True)
+    title = Text(kind, style="bold")
+    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", show_header=False)
+    table.add_column("name", no_wrap=True)
     table.add_column("what it does", overflow="fold")
     for plugin in listing:
-        state = Text(plugin.status, style="green" if plugin.status == "ok" else "red")
+        about = Text(plugin.reason or plugin.summary)
+        if plugin.distribution != OWN_DISTRIBUTION:
+            about = Text(f"{plugin.distribution} {plugin.version}: ".replace(" :", ":"), style="cyan") + about
+        if plugin.status != "ok":
+            about = Text(f"{plugin.status}: ", style="red") + about
+        table.add_row(plugin.name, about)
+    return Padding(table, (0, 0, 1, 0))
+
+
+def show_lines(listing: Sequence[PluginListing]) -> None:
+    """Print one line for each plugin, for a pipe: kind, name, distribution, state, what it does."""
+    rows = [
+        (plugin.kind, plugin.name, f"{plugin.distribution} {plugin.version}".strip(), plugin.status)
+        for plugin in listing
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row, plugin in zip(rows, listing, strict=True):
         hooks = f" [hooks: {', '.join(plugin.hooks)}]" if plugin.hooks else ""
-        about = Text((plugin.reason or plugin.summary) + hooks)
-        origin = f"{plugin.distribution} {plugin.version}".strip()
-        table.add_row(plugin.kind, plugin.name, origin, state, about)
-        if console.is_terminal and console.width < WIDE_TERMINAL_COLUMNS:
-            console.print(Text(f"{plugin.kind} {plugin.name} ({origin}): ") + state)
-            console.print(Padding(about, (0, 0, 0, 4)))
-    if not console.is_terminal:
-        console.width = console.measure(table, options=console.options.update(max_width=UNLIMITED_COLUMNS)).maximum
-    if console.width >= WIDE_TERMINAL_COLUMNS:
-        console.print(table)
+        fields = [field.ljust(width) for field, width in zip(row, widths, strict=True)]
+        about = " ".join((plugin.reason or plugin.summary).split())
+        typer.echo("  ".join([*fields, about + hooks]))
 
 
 @plugins.command()
 def show(name: Name, kind: Kind = None, json: Json = False) -> None:
-    """Show what the plugin NAME is: its description, options, contract, and an example of a config."""
+    """Describe a plugin: options, contract, an example."""
     from crfl_core.cli.plugin_description import describe_plugin
     from crfl_core.errors import PluginError
     from crfl_core.plugin_loading.registry import Registry
@@ -144,7 +166,10 @@ def check(
     options: Set = None,
     json: Json = False,
 ) -> None:
-    """Run the conformance kit on the plugin NAME; exit with 1 if it breaks a promise of its kind."""
+    """Run the conformance kit on a plugin.
+
+    Exit 1 if it breaks a promise of its kind.
+    """
     from crfl_core.plugin_loading.registry import Registry
     from crfl_core.testing import check_plugin
 
@@ -205,10 +230,9 @@ def find_kind(registry: Registry, kind: str | None, name: str) -> str:
     from crfl_core.errors import PluginError, suggest_names
     from crfl_core.plugin_api import KINDS
 
-    if kind in KINDS:
-        return kind
+    check_kind(kind)
     if kind is not None:
-        raise PluginError(f"--kind {kind}: kinds are {', '.join(KINDS)}")
+        return kind
     bare = name.rpartition(":")[2]
     kinds = [kind for kind in KINDS if bare in registry.found[kind]]
     if not kinds:
@@ -217,3 +241,12 @@ def find_kind(registry: Registry, kind: str | None, name: str) -> str:
     if len(kinds) > 1:
         raise PluginError(f"{name!r} is the name of several plugins: choose with --kind {' or --kind '.join(kinds)}")
     return kinds[0]
+
+
+def check_kind(kind: str | None) -> None:
+    """Refuse a word that is not a kind of plugins."""
+    from crfl_core.errors import PluginError
+    from crfl_core.plugin_api import KINDS
+
+    if kind is not None and kind not in KINDS:
+        raise PluginError(f"--kind {kind}: kinds are {', '.join(KINDS)}")

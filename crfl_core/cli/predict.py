@@ -25,7 +25,10 @@ def predict(
     json: arguments.JsonOption = False,
     trust: arguments.TrustOption = False,
 ) -> None:
-    """Predict the class of every row of DATA, with what each certificate says about it, as CSV or JSON."""
+    """Predict classes of new data, each with its certificates.
+
+    Prints CSV or JSON, a row for every row of DATA.
+    """
     from crfl_core.errors import DataError
     from crfl_core.reporting.csv_files import prediction_csv, prediction_json
     from crfl_core.runs.predict import predict as predict_inputs

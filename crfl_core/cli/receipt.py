@@ -16,8 +16,9 @@ Out = Annotated[
 
 
 def receipt(run: RunArgument, out: Out = None) -> None:
-    """Write the digests of config, data, model, ledger and certificates of a finished RUN, and its versions, to a file.
+    """Write the digests of a finished run to a file.
 
+    They are those of config, data, model, ledger and certificates; the versions are recorded too.
     `crfl verify RUN --receipt FILE` tells whether a directory is the run of a receipt.
     """
     from crfl_core.errors import DataError, StoreError

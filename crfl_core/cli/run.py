@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.cli import arguments, output, passing
+from crfl_core.cli import arguments, completion, output, passing
 
 if TYPE_CHECKING:
+    from crfl_core.cli.early_results import RunDisplay
     from crfl_core.runs.resource_needs import Estimate
 
 Out = Annotated[
@@ -34,8 +35,19 @@ DryRun = Annotated[
 ]
 
 
+Start = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[CONFIG|RUN]",
+        help="Config file, TOML or YAML, or the directory of a run to resume. Without one: the embedded digits.",
+        show_default=False,
+        autocompletion=completion.configs_and_runs,
+    ),
+]
+
+
 def run(
-    config: arguments.ConfigArgument = None,
+    config: Start = None,
     overrides: arguments.SetOption = None,
     start_from: From = None,
     twin: Twin = None,
@@ -45,8 +57,13 @@ def run(
     json: arguments.JsonOption = False,
     quiet: arguments.QuietOption = False,
     dry_run: DryRun = False,
+    trust: arguments.TrustOption = False,
 ) -> None:
-    """Train, attack, aggregate and certify as CONFIG says; resumes if its directory holds an unfinished run."""
+    """Train, attack, aggregate and certify; resume a stopped run.
+
+    CONFIG is a file. If its run directory holds an unfinished run, it is resumed. RUN is the directory of a run: it is
+    finished with its own config, bit for bit as if it had never stopped.
+    """
     output.show_start(quiet)
     with output.pause_garbage_collection():
         from crfl_core.cli.early_results import RunDisplay
@@ -56,8 +73,14 @@ def run(
         from crfl_core.runs.resource_needs import estimate_run
         from crfl_core.runs.results import load
 
-    refuse_sweep(config)
     results = RunDisplay(full=full, json=json, quiet=quiet)
+    if config is not None and config.is_dir():
+        changes = {"--set": overrides, "--from": start_from, "--twin": twin, "--out": out}
+        flags = {"--force": force, "--dry-run": dry_run}
+        refuse_options(config, [name for name, value in {**changes, **flags}.items() if value])
+        resume(config, results, trust=trust)
+        return
+    refuse_sweep(config)
     with output.redirect_plugin_output():
         registry = Registry()
         changes = [*(overrides or ()), *([] if start_from is None else [execution.start_override(start_from)])]
@@ -77,6 +100,31 @@ def run(
         show_estimate(estimate, path, json=json)
     else:
         results.show(result)
+
+
+def resume(path: Path, results: RunDisplay, *, trust: bool) -> None:
+    """Resume the unfinished run in a directory and print its results; those of a finished run, as they are."""
+    from crfl_core.runs.run import resume as resume_run
+
+    with output.redirect_plugin_output():
+        try:
+            result = resume_run(path, trackers=results.trackers, trust=trust)
+        except KeyboardInterrupt as stop:
+            raise output.report_interrupt(path, stop) from None
+    results.show(result)
+
+
+def refuse_options(path: Path, options: Sequence[str]) -> None:
+    """Refuse options that a run in a directory cannot take, and the directory of a sweep."""
+    from crfl_core.errors import ConfigError
+
+    if (path / "sweep.toml").is_file():
+        raise ConfigError(f"{path}: holds a sweep: continue it with `crfl sweep {path}`")
+    if options:
+        raise ConfigError(
+            f"{options[0]}: the run in {path} is resumed with its own config: leave the option out, or start another "
+            "run with a config file"
+        )
 
 
 def show_estimate(estimate: Estimate, path: Path, *, json: bool) -> None:

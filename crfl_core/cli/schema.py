@@ -6,7 +6,10 @@ import typer
 
 
 def schema() -> None:
-    """Print the JSON Schema of a config, with the options of every installed plugin."""
+    """Print the JSON Schema of a config, for editors and programs.
+
+    It has the options of every installed plugin.
+    """
     import json
 
     from crfl_core.config.json_schema import json_schema

@@ -20,7 +20,10 @@ def show(
     ] = None,
     trust: arguments.TrustOption = False,
 ) -> None:
-    """Show accuracy, backdoor success and certified accuracy of a run; --full shows every table and assumption."""
+    """Show what a run measured and certified.
+
+    The summary has accuracy, backdoor success and certified accuracy; --full adds every table and assumption.
+    """
     from crfl_core.errors import StoreError
     from crfl_core.runs.results import load
     from crfl_core.training.clean_twin import attack_effect

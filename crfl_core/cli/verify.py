@@ -27,7 +27,9 @@ def verify(
     json: JsonOption = False,
     trust: TrustOption = False,
 ) -> None:
-    """Compare every file of RUN with what the run wrote; exit with 2 if one is missing or another.
+    """Compare every file of a run with its recorded digest.
+
+    Exit 2 if one is missing or changed.
 
     Without a receipt this finds damage, not forgery: a person who can write to RUN can write a list that fits.
     """

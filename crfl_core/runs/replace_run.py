@@ -43,7 +43,7 @@ def claim_path(path: Path, config: str, *, force: bool) -> RunDirectory | None:
         )
     if not directory.has_config(config):
         raise StoreError(
-            f"{path}: holds an unfinished run with another config: resume it with `crfl resume {path}`, choose another "
+            f"{path}: holds an unfinished run with another config: resume it with `crfl run {path}`, choose another "
             "--out, or replace it with --force"
         )
     return directory

@@ -257,7 +257,7 @@ def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None,
     """
     directory = RunDirectory(Path(path))
     if directory.state != "finished":
-        raise StoreError(f"{path}: the run is not finished: continue with `crfl resume {path}`")
+        raise StoreError(f"{path}: the run is not finished: continue with `crfl run {path}`")
     return RunResult(directory.path, Registry(plugins), trust=trust)
 
 

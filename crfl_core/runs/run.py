@@ -74,7 +74,7 @@ def start_override(path: Path) -> str:
     """Return the override that starts another run from the trained model of this run."""
     directory = RunDirectory(path.absolute())
     if directory.state == "training":
-        raise StoreError(f"{path}: the run is not trained yet: finish it with `crfl resume {path}`")
+        raise StoreError(f"{path}: the run is not trained yet: finish it with `crfl run {path}`")
     return f"model.start={json.dumps(str(directory.path / 'model.safetensors'))}"
 
 
@@ -188,7 +188,7 @@ def execute(
                 remove_checkpoint(directory)
                 certify_run(session, directory)
         except BaseException as error:
-            error.add_note(f"resume with `crfl resume {path}`")
+            error.add_note(f"resume with `crfl run {path}`")
             session.hooks.observe("crfl_run_failed", run=session.context, error=error)
             raise
         result = RunResult(path, registry, trust=True)

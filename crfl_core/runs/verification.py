@@ -183,7 +183,7 @@ def environment_differences(before: RunDirectory, now: RunDirectory) -> Iterator
 def build_receipt(directory: RunDirectory) -> dict[str, Any]:
     """Build the receipt of a finished run, as plain data for JSON."""
     if not directory.is_complete:
-        raise StoreError(f"{directory.path}: has no manifest: finish it with `crfl resume {directory.path}`")
+        raise StoreError(f"{directory.path}: has no manifest: finish it with `crfl run {directory.path}`")
     facts = directory.read_facts(LEDGER, RunFacts)
     environment = directory.read_json(ENVIRONMENT)
     return {

@@ -78,7 +78,7 @@ def test_a_run_that_is_resumed_is_bounded_as_well(crfl: Crfl, finished_run: Path
         (copy / name).unlink()
     (copy / "status.json").write_text('{"format": 1, "state": "training", "files": {}}')
     started = time.process_time()
-    result = crfl("resume", copy, "--trust")
+    result = crfl("run", copy, "--trust")
     assert result.returncode == EXIT_BAD_INPUT
     assert "lower rounds" in result.stderr
     assert time.process_time() - started < 2

@@ -20,7 +20,7 @@ from rich.console import Console
 import crfl_core
 from crfl_core import extend
 from crfl_core.cli import output
-from crfl_core.cli.app import app
+from crfl_core.cli.app import TASKS, app
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
@@ -36,6 +36,20 @@ def python(code: str, **environment: str) -> CompletedProcess[str]:
 
 
 class TestHelp:
+    def test_it_groups_every_command_of_ours_by_task_with_one_line_each(self, crfl: Crfl) -> None:
+        sections: dict[str, list[str]] = {}
+        for line in crfl("--help").stdout.splitlines():
+            if line.endswith(":") and not line.startswith(" "):
+                section = sections.setdefault(line, [])
+            elif sections and line.strip():
+                section.append(line)
+        assert list(sections)[:5] == ["Start:", "Ask a run:", "Compare runs:", "Trust a run:", "Extend:"]
+        assert [line.split()[0] for line in sections["Start:"]] == ["demo", "advise", "run"]
+        del sections["Options:"]
+        rows = [line for lines in sections.values() for line in lines]
+        known = {name for names in TASKS.values() for name in names}
+        assert all(line.split()[0] in known and line.endswith(".") for line in rows)
+
     def test_it_lists_every_command(self, crfl: Crfl) -> None:
         result = crfl("--help")
         assert result.returncode == 0
@@ -173,8 +187,8 @@ class Stops(Tracker):
         path = out[-1] if out else str(Path("runs", "digits"))
         result = crfl("run", "-q", *out, *stopping)
         assert (result.returncode, result.stdout) == (130, "")
-        assert result.stderr == f"interrupted: resume with `crfl resume {path}`\n"
-        result = crfl("resume", "-q", "--trust", path)
+        assert result.stderr == f"interrupted: resume with `crfl run {path}`\n"
+        result = crfl("run", "-q", "--trust", path)
         assert (result.returncode, result.stdout) == (0, f"{path}\n")
 
     def test_the_same_command_resumes_as_well(self, crfl: Crfl, stopping: list[str], small: list[str]) -> None:
@@ -185,9 +199,9 @@ class Stops(Tracker):
 
     def test_a_resumed_run_may_be_interrupted_again(self, crfl: Crfl, stopping: list[str]) -> None:
         crfl("run", "-q", "--out", "here", *stopping, "--set", 'trackers=[{type="stops"}, {type="stops", after=2}]')
-        result = crfl("resume", "-q", "--trust", "here")
-        assert (result.returncode, result.stderr) == (130, "interrupted: resume with `crfl resume here`\n")
-        assert crfl("resume", "-q", "--trust", "here").returncode == 0
+        result = crfl("run", "-q", "--trust", "here")
+        assert (result.returncode, result.stderr) == (130, "interrupted: resume with `crfl run here`\n")
+        assert crfl("run", "-q", "--trust", "here").returncode == 0
 
     def test_before_anything_is_written_there_is_nothing_to_resume(
         self, crfl: Crfl, small: list[str], install: Install
@@ -211,8 +225,20 @@ class TestFinishedRun:
 
     def test_resume_of_a_finished_run_changes_nothing(self, crfl: Crfl, finished_run: Path) -> None:
         before = {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")}
-        assert crfl("resume", finished_run, "--quiet").stdout == f"{finished_run}\n"
+        assert crfl("run", finished_run, "--quiet").stdout == f"{finished_run}\n"
         assert {path: path.stat().st_mtime_ns for path in finished_run.rglob("*")} == before
+
+    def test_a_run_is_resumed_with_its_own_config(self, crfl: Crfl, finished_run: Path) -> None:
+        options = [["--set", "rounds=5"], ["--out", "other"], ["--from", "first"], ["--force"], ["--dry-run"]]
+        for given in options:
+            refused = crfl("run", finished_run, *given)
+            assert (refused.returncode, refused.stdout) == (2, "")
+            assert f"error: {given[0]}: the run in {finished_run} is resumed with its own config" in refused.stderr
+
+    def test_a_sweep_is_resumed_by_its_own_command(self, crfl: Crfl, tmp_path: Path) -> None:
+        (tmp_path / "many").mkdir()
+        (tmp_path / "many" / "sweep.toml").touch()
+        assert crfl("run", "many").stderr == "error: many: holds a sweep: continue it with `crfl sweep many`\n"
 
     def test_predict_prints_one_row_per_input(self, crfl: Crfl, finished_run: Path, tmp_path: Path) -> None:
         images = np.random.default_rng(0).integers(0, 17, size=(3, 8, 8))
@@ -255,17 +281,31 @@ class TestPlugins:
         monkeypatch.setenv("COLUMNS", "60")
         listing = json.loads(crfl("plugins", "--json").stdout)
         lines = crfl("plugins").stdout.splitlines()
-        assert len(lines) == len(listing) + 4  # a heading, a rule, and empty lines around them
+        assert len(lines) == len(listing)
         for plugin in listing:
             (line,) = [line for line in lines if line.split()[:2] == [plugin["kind"], plugin["name"]]]
             assert plugin["summary"] in line
 
-    def test_nor_on_a_narrow_terminal(self, crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_terminal_shows_a_table_for_each_kind_that_fits_it(
+        self, crfl: Crfl, install: Install, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        install("broken-tools", "0.3", {"crfl.trackers": {"broken": "Broken"}}, "import no_such_module")
         monkeypatch.setattr(output, "terminal", lambda: Console(width=60, force_terminal=True, color_system=None))
         printed = crfl("plugins").stdout
-        for plugin in json.loads(crfl("plugins", "--json").stdout):
-            assert f"{plugin['kind']} {plugin['name']} ({plugin['distribution']} {plugin['version']}): " in printed
         assert max(map(len, printed.splitlines())) <= 60
+        words = [line.split() for line in printed.splitlines()]
+        for plugin in json.loads(crfl("plugins", "--json").stdout):
+            assert [plugin["kind"]] in words
+            assert any(line[:1] == [plugin["name"]] for line in words)
+        assert "broken  failed: broken-tools 0.3: " in re.sub(" {2,}", "  ", printed)
+        assert f"crfl {crfl_core.__version__}" not in printed  # said of other distributions alone
+
+    def test_kind_lists_one_kind(self, crfl: Crfl) -> None:
+        listing = json.loads(crfl("plugins", "--kind", "tracker", "--json").stdout)
+        assert {plugin["kind"] for plugin in listing} == {"tracker"}
+        lines = crfl("plugins", "--kind", "tracker").stdout.splitlines()
+        assert [line.split()[1] for line in lines] == [plugin["name"] for plugin in listing]
+        assert "--kind trackers: kinds are aggregator" in crfl("plugins", "--kind", "trackers").stderr
 
     def test_json_is_for_programs(self, crfl: Crfl) -> None:
         listing = json.loads(crfl("plugins", "--json").stdout)
@@ -314,4 +354,4 @@ def test_a_run_starts_from_the_model_of_another(crfl: Crfl, tmp_path: Path) -> N
     (tmp_path / "second" / "status.json").write_text('{"format": 1, "state": "training"}')
     result = crfl("run", *settings, "--from", "second", "--out", "third")
     assert result.returncode == 2
-    assert "second: the run is not trained yet: finish it with `crfl resume second`" in result.stderr
+    assert "second: the run is not trained yet: finish it with `crfl run second`" in result.stderr

@@ -57,8 +57,8 @@ def test_the_names_that_no_plugin_can_take_are_those_of_the_core() -> None:
     commands = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
     groups = [group.name for group in app.registered_groups]
     assert sorted(CORE_COMMANDS) == sorted([*commands, *map(str, groups)])
-    ours = {"advise", "new", "data", "open", "radius", "receipt", "report", "verify"}
-    ours |= {"compare", "demo", "ls", "plot", "reproduce", "sweep"}
+    ours = {"advise", "new", "data", "open", "receipt", "verify"}
+    ours |= {"compare", "demo", "ls", "plot", "paper", "sweep"}
     ours |= {"federation", "join", "serve"}
     assert set(Registry().names("command")) == ours
 
@@ -137,7 +137,7 @@ def test_a_broken_command_is_listed_and_says_what_is_wrong_when_it_is_called(
     (line,) = listed("greet")
     assert line.status == "failed"
     assert reason in line.reason
-    assert crfl("radius", "--help").returncode == 0
+    assert crfl("paper", "--help").returncode == 0
 
 
 @pytest.mark.parametrize("name", [*CORE_COMMANDS, "Greet", "greet_all", "--greet"])
@@ -169,7 +169,7 @@ class TestTwoDistributionsWithOneName:
         done = crfl("--help")
         assert done.returncode == 0
         assert "is declared by" in done.stdout
-        assert " radius " in done.stdout
+        assert " paper " in done.stdout
 
     def test_distribution_and_name_choose_one(self, crfl: Crfl) -> None:
         assert crfl("rude-tools:greet", "Ada").stdout == "what, Ada\n"
@@ -190,7 +190,7 @@ def test_broken_metadata_do_not_take_the_help_down(install: Install, crfl: Crfl,
     points.write_text("[crfl.commands]\nthis line has no equals sign\n")
     done = crfl("--help")
     assert done.returncode == 0
-    assert " radius " in done.stdout
+    assert " paper " in done.stdout
 
 
 def test_what_a_command_prints_on_import_is_not_part_of_its_output(install: Install, crfl: Crfl) -> None:
@@ -239,7 +239,7 @@ def test_debugging_shows_where_a_command_failed(install: Install, crfl: Crfl, mo
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [("crfl gre", "greet"), ("crfl greet --ti", "--times"), ("crfl broken --ti", ""), ("crfl ra", "radius")],
+    [("crfl gre", "greet"), ("crfl greet --ti", "--times"), ("crfl broken --ti", ""), ("crfl pa", "paper")],
 )
 def test_shells_complete_commands_of_plugins(install: Install, tmp_path: Path, line: str, expected: str) -> None:
     install("polite-tools", "1.0", {"crfl.commands": {"greet": "greet"}}, GREET)

@@ -1,4 +1,4 @@
-"""`crfl radius`: the calculator shows every term, and its numbers are those of the formulas."""
+"""`crfl paper radius`: the calculator shows every term, and its numbers are those of the formulas."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shown(outcome: CompletedProcess[str]) -> dict[str, float]:
 
 
 def test_every_term_is_shown_and_is_what_its_formula_says(crfl: Crfl) -> None:
-    outcome = crfl("radius", *arguments(PAPER))
+    outcome = crfl("paper", "radius", *arguments(PAPER))
     assert outcome.returncode == 0
     found = shown(outcome)
     threshold = float(formulas.gaussian_threshold(0.7, 0.1))
@@ -133,7 +133,7 @@ def test_a_certain_vote_has_every_radius() -> None:
     ],
 )
 def test_values_that_make_no_sense_are_refused_in_a_sentence(crfl: Crfl, name: str, value: Any) -> None:
-    outcome = crfl("radius", *arguments(PAPER | {name: value}))
+    outcome = crfl("paper", "radius", *arguments(PAPER | {name: value}))
     assert outcome.returncode == 2
     assert name in outcome.stderr
     assert "Traceback" not in outcome.stderr
@@ -144,28 +144,28 @@ def test_values_that_make_no_sense_are_refused_in_a_sentence(crfl: Crfl, name: s
 
 @pytest.mark.parametrize("text", ["a lot", ""])
 def test_words_in_place_of_numbers_are_refused(crfl: Crfl, text: str) -> None:
-    outcome = crfl("radius", *arguments(PAPER | {"p_a": text}))
+    outcome = crfl("paper", "radius", *arguments(PAPER | {"p_a": text}))
     assert outcome.returncode == 2
     assert "--p-a" in outcome.stderr
 
 
 def test_what_is_missing_is_named(crfl: Crfl) -> None:
     values = {name: value for name, value in PAPER.items() if name != "weight"}
-    outcome = crfl("radius", *arguments(values))
+    outcome = crfl("paper", "radius", *arguments(values))
     assert outcome.returncode == 2
     assert "--weight" in outcome.stderr
 
 
 def test_a_delta_for_every_attacker_is_put_into_the_theorems(crfl: Crfl) -> None:
     values = PAPER | {"attackers": 2, "clip_norm": 0.01, "rounds_after": 3}
-    outcome = crfl("radius", *arguments(values), "--delta", "0.1", "--delta", "0.5", "--json")
+    outcome = crfl("paper", "radius", *arguments(values), "--delta", "0.1", "--delta", "0.5", "--json")
     assert outcome.returncode == 0
     found = json.loads(outcome.stdout)
     added = 2 * 2 * (7.5e-4**2) * (2 + 0.02 + 0.01**2) * (0.1**2 + 0.5**2) / 0.01**2
     kept = float(np.exp(formulas.log_contraction([0.01], [0.01])))
     assert found["divergence"] == pytest.approx([added * kept**later for later in range(4)], rel=1e-9)
     assert found["covered"] is True
-    shown = crfl("radius", *arguments(values), "--delta", "0.1", "--delta", "0.5").stdout
+    shown = crfl("paper", "radius", *arguments(values), "--delta", "0.1", "--delta", "0.5").stdout
     assert "covered by Theorem 1 (reproduction, not a proof)" in shown
 
 
@@ -180,9 +180,9 @@ def test_a_common_delta_is_covered_up_to_the_papers_radius() -> None:
 
 
 def test_deltas_must_be_one_or_as_many_as_attackers(crfl: Crfl) -> None:
-    outcome = crfl("radius", *arguments(PAPER | {"attackers": 3}), "--delta", "0.1", "--delta", "0.2")
+    outcome = crfl("paper", "radius", *arguments(PAPER | {"attackers": 3}), "--delta", "0.1", "--delta", "0.2")
     assert outcome.returncode == 2
     assert "must be one number, or one for each of the 3 attackers" in outcome.stderr
-    negative = crfl("radius", *arguments(PAPER), "--delta", "-0.1")
+    negative = crfl("paper", "radius", *arguments(PAPER), "--delta", "-0.1")
     assert negative.returncode == 2
     assert "deltas" in negative.stderr

@@ -83,9 +83,9 @@ def test_results_are_shown_before_figures_are_drawn(
     failed = crfl("run", *small, "--out", "run")
     assert failed.returncode == 2
     assert failed.stdout.startswith("run: 50 clients")
-    assert "resume with `crfl resume run`" in failed.stderr
+    assert "resume with `crfl run run`" in failed.stderr
     monkeypatch.setattr("crfl_reports.gallery.training.partition_files", partition_files)
-    resumed = crfl("resume", "run")
+    resumed = crfl("run", "run")
     assert resumed.returncode == 0
     assert resumed.stdout == failed.stdout
 

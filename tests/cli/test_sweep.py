@@ -60,7 +60,7 @@ def test_a_sweep_is_run_told_and_resumed(crfl: Crfl, tmp_path: Path) -> None:
     assert {one["state"] for one in told["cells"]} == {"finished"}
     name = told["cells"][0]["cell"]
     shutil.rmtree(tmp_path / "sweeps" / "typed" / "cells" / name)
-    assert crfl("resume", "sweeps/typed", "--quiet").stdout == "sweeps/typed\n"
+    assert crfl("sweep", "sweeps/typed", "--quiet").stdout == "sweeps/typed\n"
     assert (tmp_path / "sweeps" / "typed" / "cells" / name / "metrics.json").exists()
     assert "4 of 4 cells are finished" in crfl("sweep", "sweeps/typed").stdout
     refused = crfl("sweep", "sweeps/typed", "--seeds", "3")
@@ -81,10 +81,10 @@ def test_failed_cells_are_told_by_the_exit_status(crfl: Crfl, tmp_path: Path) ->
 
 def test_a_sweep_in_a_folder_that_names_other_code_needs_trust(crfl: Crfl, done: Path, tmp_path: Path) -> None:
     shutil.copytree(done, tmp_path / "theirs")
-    assert crfl("resume", "theirs").returncode == 0
+    assert crfl("sweep", "theirs").returncode == 0
     with (tmp_path / "theirs" / "sweep.toml").open("a") as file:
         file.write('\n[dataset]\ntype = "arrays"\ncallable = "their_code:samples"\n')
-    refused = crfl("resume", "theirs")
+    refused = crfl("sweep", "theirs")
     assert refused.returncode == 2
     assert "theirs: runs third-party code: read its sweep.toml, then give --trust" in refused.stderr
 

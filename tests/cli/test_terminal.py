@@ -55,7 +55,7 @@ def test_progress_is_whole_however_wide_the_terminal_is(tmp_path: Path, columns:
     assert ("loss" in line) == (columns > 60)
 
 
-@pytest.mark.parametrize("command", ["ls", "compare", "plot", "report", "open"])
+@pytest.mark.parametrize("command", ["ls", "compare", "plot", "open"])
 def test_commands_of_plugins_say_at_once_that_they_start(finished_run: Path, tmp_path: Path, command: str) -> None:
     run = shutil.copytree(finished_run, tmp_path / "run")
     options = ("--out", tmp_path / "figures", "--figure", "rounds") if command == "plot" else ()
@@ -78,9 +78,13 @@ def test_the_welcome_breaks_no_line() -> None:
     assert all(len(line) < 80 for line in lines)
 
 
-def test_no_color_is_for_the_help_too() -> None:
-    assert "\x1b" in on_terminal("run", "--help")
-    assert "\x1b" not in on_terminal("run", "--help", NO_COLOR="1")
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["sweep", "--help"], ["data", "--help"]])
+def test_help_is_plain_and_fits_eighty_columns(arguments: list[str]) -> None:
+    text = on_terminal(*arguments)
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "..." not in text.replace("A,B,...", "").replace("[ARGS]...", "")
+    assert "\\[" not in text
 
 
 @pytest.mark.parametrize("options", [[], ["--full"]])

@@ -164,7 +164,7 @@ class TestReceipt:
         assert not Path(f"{run}.receipt.json").exists()
 
     def test_an_unfinished_run_gets_none(self, unfinished: Path, crfl: Crfl) -> None:
-        assert "has no manifest: finish it with `crfl resume" in crfl("receipt", unfinished).stderr
+        assert "has no manifest: finish it with `crfl run" in crfl("receipt", unfinished).stderr
 
     @pytest.mark.parametrize("content", [b"{", b"[]", b'{"receipt": 9}', b"[" * 200_000])
     def test_what_is_not_a_receipt_is_said(self, content: bytes, run: Path, crfl: Crfl, tmp_path: Path) -> None:

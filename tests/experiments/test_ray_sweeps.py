@@ -104,7 +104,7 @@ def test_ctrl_c_saves_the_cells_and_ends_the_workers(two_nodes: Nodes, tmp_path:
         os.killpg(process.pid, signal.SIGINT)
         said = process.communicate(timeout=90)[1]
     assert process.returncode == 130, said
-    assert "interrupted: continue with `crfl resume sweep`" in said
+    assert "interrupted: continue with `crfl sweep sweep`" in said
     assert len(list(cells.glob("*/checkpoint"))) == 2
     assert all_ended(mark) == {}
     assert [said for said in marked(two_nodes.mark).values() if said.startswith("ray::CellActor")] == []

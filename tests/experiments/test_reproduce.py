@@ -1,4 +1,4 @@
-"""`crfl reproduce`, with the embedded digits in the place of MNIST."""
+"""`crfl paper reproduce`, with the embedded digits in the place of MNIST."""
 
 from __future__ import annotations
 
@@ -190,10 +190,10 @@ def test_data_that_are_missing_are_skipped_with_the_command_that_brings_them(
     crfl: Crfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRFL_DATA_DIR", str(tmp_path))
-    done = crfl("reproduce", "emnist/gamma", "--seeds", "1")
+    done = crfl("paper", "reproduce", "emnist/gamma", "--seeds", "1")
     assert done.returncode == 0
     assert "not measured: data missing, run `crfl data fetch emnist`" in done.stdout
-    told = json.loads(crfl("reproduce", "emnist/gamma", "--json").stdout)
+    told = json.loads(crfl("paper", "reproduce", "emnist/gamma", "--json").stdout)
     assert told["figures"][0]["findings"][0]["verdict"] == "not measured"
     assert "not measured" in (tmp_path / "reproduction/reproduction.md").read_text()
 
@@ -207,10 +207,10 @@ def test_only_the_files_of_the_papers_split_are_needed(tmp_path: Path, monkeypat
 
 
 def test_figures_are_listed_and_unknown_ones_are_refused(crfl: Crfl) -> None:
-    listed = crfl("reproduce", "--list").stdout
+    listed = crfl("paper", "reproduce", "--list").stdout
     assert all(name in listed for name in figure_titles())
-    assert json.loads(crfl("reproduce", "--list", "--json").stdout) == figure_titles()
-    assert "there is no figure 'zeta': `crfl reproduce --list`" in crfl("reproduce", "zeta").stderr
+    assert json.loads(crfl("paper", "reproduce", "--list", "--json").stdout) == figure_titles()
+    assert "there is no figure 'zeta': `crfl paper reproduce --list`" in crfl("paper", "reproduce", "zeta").stderr
 
 
 def test_figures_are_chosen_by_dataset_by_name_or_by_both() -> None:

@@ -86,7 +86,7 @@ def test_a_finished_sweep_is_not_run_again(done: Path) -> None:
 
 
 def test_another_sweep_does_not_get_into_the_folder(done: Path, tmp_path: Path) -> None:
-    with pytest.raises(CrflError, match=r"holds another sweep: go on with that one by `crfl resume .*small`"):
+    with pytest.raises(CrflError, match=r"holds another sweep: continue that one with `crfl sweep .*small`"):
         sweep(SMALL, seeds=3, out=done)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(CrflError, match="exists but is not a sweep folder"):
@@ -172,7 +172,7 @@ def test_an_interrupted_sweep_leaves_no_process_and_goes_on(number: signal.Signa
     _, said = process.communicate(timeout=60)
     if number != signal.SIGKILL:
         assert process.returncode in (130, 143)
-        assert "continue with `crfl resume out`" in said
+        assert "continue with `crfl sweep out`" in said
     for cell in tmp_path.glob("out/cells/*"):
         saved = read_checkpoint(when_free(RunDirectory(cell), 0 if number != signal.SIGKILL else 60))
         assert saved is not None

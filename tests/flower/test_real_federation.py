@@ -78,7 +78,8 @@ def beneath(folder: Path) -> list[str]:
 
 def ask(out: Path) -> None:
     """Everything that is asked of a run can be asked of a federated one."""
-    for words in (["certify", "--set", "threat.clients=2"], ["show"], ["report", "--explore", "0"], ["verify"]):
+    page = ["open", "--no-browser", "--explore", "0"]
+    for words in (["certify", "--set", "threat.clients=2"], ["show"], page, ["verify"]):
         name, *options = words
         done = CliRunner().invoke(app, [name, str(out), *options])
         assert done.exit_code == 0, (words, done.output)

@@ -162,7 +162,7 @@ class TestUsing:
         with pytest.raises(KeyboardInterrupt):
             crfl_core.run({"rounds": 2, "aggregation": "stops"}, out=tmp_path / "run")
         uninstall()
-        result = crfl("resume", "run")
+        result = crfl("run", "run")
         assert result.returncode == 2
         assert result.stderr == (
             "error: run/config.toml: aggregation.0.type = 'stops': aggregator 'stops' is not installed: "

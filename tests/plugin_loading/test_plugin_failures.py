@@ -32,4 +32,4 @@ def test_a_plugin_that_raises_is_named_with_its_distribution_and_version(
     assert "ZeroDivisionError: out of order" in result.stderr
     first, *more = result.stderr.splitlines()
     assert first.endswith("ZeroDivisionError: out of order")
-    assert more == ([f"resume with `crfl resume {tmp_path / 'run'}`"] if (tmp_path / "run").exists() else [])
+    assert more == ([f"resume with `crfl run {tmp_path / 'run'}`"] if (tmp_path / "run").exists() else [])

@@ -97,7 +97,7 @@ class TestPrints:
 
     def test_the_other_commands_say_only_what_is_theirs(self, run: Crfl, tmp_path: Path) -> None:
         np.savez(tmp_path / "new.npz", x=np.zeros((2, 64)))
-        for command in (["predict", "here", "new.npz"], ["certify", "here"], ["explain", "here"], ["resume", "here"]):
+        for command in (["predict", "here", "new.npz"], ["certify", "here"], ["explain", "here"], ["run", "here"]):
             result = run(*command, "--trust")
             assert result.returncode == 0, result.stderr
             assert "says" not in result.stdout
@@ -125,7 +125,7 @@ class Exits({base}):
         sys.exit(7)
 """
 SENTENCE = "SystemExit: 7: a plugin must not end the process\n"
-RESUME = "resume with `crfl resume runs/digits`\n"
+RESUME = "resume with `crfl run runs/digits`\n"
 
 
 class TestExits:

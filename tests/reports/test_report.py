@@ -1,4 +1,4 @@
-"""`crfl report` and `crfl open`: one file, from runs that may be anybody's."""
+"""`crfl open`: one file, from runs that may be anybody's."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_radii_are_rounded_down(value: float) -> None:
 
 
 def test_a_report_leaves_the_run_what_it_was(own_run: Path, crfl: Crfl) -> None:
-    assert crfl("report", own_run, "--explore", "0").stdout.strip() == str(own_run / "report.html")
+    assert crfl("open", own_run, "--no-browser", "--explore", "0").stdout.strip() == str(own_run / "report.html")
     verified = crfl("verify", own_run)
     assert verified.returncode == 0
     assert "files are what the run wrote" in verified.stdout
@@ -136,7 +136,7 @@ def test_names_in_a_run_never_become_markup(tmp_path: Path) -> None:
 def test_a_damaged_run_has_no_report(own_run: Path, crfl: Crfl) -> None:
     table = next((own_run / "certificates").glob("*.csv"))
     table.write_text(table.read_text().replace("1", "2", 1))
-    failed = crfl("report", own_run)
+    failed = crfl("open", "--no-browser", own_run)
     assert failed.returncode == 2
     assert table.name in failed.stderr
     assert not (own_run / "report.html").exists()
@@ -144,8 +144,8 @@ def test_a_damaged_run_has_no_report(own_run: Path, crfl: Crfl) -> None:
 
 def test_what_is_no_run_is_said_so(tmp_path: Path, crfl: Crfl) -> None:
     (tmp_path / "empty").mkdir()
-    assert "holds no finished run" in crfl("report", "empty").stderr
-    assert "not a run directory" in crfl("report", "nowhere").stderr
+    assert "holds no finished run" in crfl("open", "--no-browser", "empty").stderr
+    assert "not a run directory" in crfl("open", "--no-browser", "nowhere").stderr
     with pytest.raises(StoreError, match="not finished"):
         crfl_reports.pages.write_report(unfinished(tmp_path))
 

@@ -135,7 +135,7 @@ def test_a_crash_writes_a_checkpoint_of_all_finished_rounds(where: str, whole: R
     assert saved.round == 3
     assert float(saved.tensors["aggregation.0/calls"]) == 3.0
     assert len(RunDirectory(path).read_rounds()) == 3
-    assert error.__notes__ == [f"resume with `crfl resume {path}`"]
+    assert error.__notes__ == [f"resume with `crfl run {path}`"]
     resumed, expected = contents(crfl_core.resume(path, plugins=PLUGINS).path), contents(whole.path)
     told = {"ledger.json", "manifest.json", "status.json"} if where == "hook" else set()  # that somebody watched
     assert {name for name in expected if resumed[name] != expected[name]} <= told
@@ -145,7 +145,7 @@ def test_a_crash_writes_a_checkpoint_of_all_finished_rounds(where: str, whole: R
 def test_a_crash_in_the_first_round_leaves_nothing_to_save_and_can_be_resumed(whole: RunResult, tmp_path: Path) -> None:
     error = crash(tmp_path / "run", {"momentum": stopping(1, RuntimeError("early"))})
     assert not (tmp_path / "run" / "checkpoint").exists()
-    assert error.__notes__ == [f"resume with `crfl resume {tmp_path / 'run'}`"]
+    assert error.__notes__ == [f"resume with `crfl run {tmp_path / 'run'}`"]
     assert contents(crfl_core.resume(tmp_path / "run", plugins=PLUGINS).path) == contents(whole.path)
 
 

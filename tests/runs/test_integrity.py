@@ -82,7 +82,7 @@ def test_a_number_in_the_metrics_is_noticed(run: Path, crfl: Crfl) -> None:
 def test_one_bit_of_a_checkpoint_is_noticed(unfinished: Path, crfl: Crfl) -> None:
     """Otherwise the run resumes into another model."""
     flip(unfinished / "checkpoint/state.safetensors")
-    result = crfl("resume", unfinished)
+    result = crfl("run", unfinished)
     assert (result.returncode, result.stdout) == (2, "")
     assert "checkpoint/state.safetensors: damaged: " in result.stderr
 

@@ -248,7 +248,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(tmp_path:
         assert wait_for(lines_beyond(killed / "rounds.jsonl", moments.randint(1, 50)), process)
         time.sleep(moments.uniform(0.0, 0.02))
         kill(process)
-    command = [sys.executable, "-m", "crfl_core", "resume", str(killed), "--quiet"]
+    command = [sys.executable, "-m", "crfl_core", "run", str(killed), "--quiet"]
     subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     whole, resumed = contents(tmp_path / "whole"), contents(killed)
     assert whole.keys() == resumed.keys()

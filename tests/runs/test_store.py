@@ -216,7 +216,7 @@ def test_an_interrupted_write_leaves_the_old_content(tmp_path: Path, monkeypatch
 
 
 def test_an_unfinished_run_cannot_be_loaded_but_resumed(unfinished: Path) -> None:
-    with pytest.raises(StoreError, match="the run is not finished: continue with `crfl resume"):
+    with pytest.raises(StoreError, match="the run is not finished: continue with `crfl run"):
         crfl_core.load(unfinished)
     assert crfl_core.resume(unfinished, plugins=PLUGINS).path == unfinished
 

@@ -60,14 +60,14 @@ class Scene:
         return at(place, self.arguments)
 
     def recovery(self, place: Path, chance: Random) -> list[str]:
-        """What a person does after something went wrong: the same again, or `resume`."""
+        """What a person does after something went wrong: the same again, or `crfl run RUN`."""
         state = state_of(place / RUN)
         if self.arguments[0] == "certify":
             return self.command(place)
         if state == "finished" and not self.is_old(place / RUN):
-            return ["resume", str(place / RUN), "--quiet"]
+            return ["run", str(place / RUN), "--quiet"]
         if state in ("training", "trained") and chance.random() < 0.5:
-            return ["resume", str(place / RUN), "--quiet"]
+            return ["run", str(place / RUN), "--quiet"]
         return self.command(place)
 
     def others(self, place: Path) -> list[list[str]]:
@@ -148,7 +148,7 @@ def build(folder: Path) -> list[Scene]:
     asked = [part for override in ASKED for part in ("--set", override)]
     made(["certify", str(answered / RUN), *asked, "--save", ANSWER], answered)
     command = ("run", str(configs["new"]), "--out", f"PLACE/{RUN}", "--quiet")
-    resume = ("resume", f"PLACE/{RUN}", "--quiet")
+    resume = ("run", f"PLACE/{RUN}", "--quiet")
     rivals = (resume, (*command, "--force"))
     run = measured(Scene("run", command, new, rivals=rivals), folder / "measured")
     scenes = [

@@ -143,12 +143,12 @@ def find_finished_runs(paths: Sequence[Path]) -> list[Run]:
     if len(paths) == 1 and SweepFolder(paths[0]).has_marker:
         runs = runs_of_sweep(SweepResult(paths[0]))
         if not runs:
-            raise StoreError(f"{paths[0]}: no cell is finished yet: continue with `crfl resume {paths[0]}`")
+            raise StoreError(f"{paths[0]}: no cell is finished yet: continue with `crfl sweep {paths[0]}`")
         return runs
     directories = [RunDirectory(place) for path in paths for place in run_paths(path)]
     for directory in directories:
         if directory.state != "finished":
-            raise StoreError(f"{directory.path}: the run is not finished: continue with `crfl resume {directory.path}`")
+            raise StoreError(f"{directory.path}: the run is not finished: continue with `crfl run {directory.path}`")
     directories = drop_copies(directories)
     places = [directory.path for directory in directories]
     settings = config_diff.differences([config_diff.read_config(directory) for directory in directories])

@@ -34,9 +34,9 @@ def compare(
     full: Full = False,
     json: Json = False,
 ) -> None:
-    """Compare finished runs, or the cells of a sweep: mean and spread over seeds, differences within the same seeds.
+    """Compare runs, or the cells of a sweep, over seeds.
 
-    The first point is what the others are compared with.
+    Shows mean and spread over seeds, and differences within the same seeds. Every point is compared with the first.
     """
     passing("starting")
     from crfl_experiments.commands.comparison_table import comparison_json, comparison_table

@@ -29,7 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the list as JSON.")]
 
 
 def ls(folder: Folder = Path("runs"), sort: Order = Sort.NAME, json: Json = False) -> None:
-    """List runs with their most important numbers, and the settings in which they differ.
+    """List runs with their main numbers and differing settings.
 
     `backdoor` is how often triggered inputs are taken for the target; `certified` is the accuracy on clean inputs that
     no single malicious client can have changed, by the best certificate of the run.

@@ -1,4 +1,4 @@
-"""`crfl radius`: a calculator for a single point."""
+"""`crfl paper radius`: a calculator for a single point."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def radius(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Calculate the feature radius of one prediction under one attack, with every term of the formulas."""
+    """Calculate the feature radius of one prediction, and each term."""
     from pydantic import ValidationError
 
     from crfl_experiments.commands import radius_calculator

@@ -1,4 +1,4 @@
-"""`crfl reproduce`: the paper, figure by figure."""
+"""`crfl paper reproduce`: the paper, figure by figure."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ def reproduce(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Run the figures of the CRFL paper, and judge on one page whether what it says of them holds.
+    """Run the figures of the paper and judge its claims about them.
 
-    Beside them stands what a sound certificate answers to the same questions. The same command again goes on where it
-    stopped. Figures whose data are not there are skipped; the page says how to get them. Exits with 1 if a run failed.
+    One page shows each claim beside the result, and what a sound certificate answers to the same question. The same
+    command again resumes. Figures without their data are skipped; the page says how to get them. Exits with 1 if a run
+    failed.
     """
     from pydantic_core import to_json
 

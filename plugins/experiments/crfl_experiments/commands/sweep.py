@@ -19,8 +19,8 @@ INTERRUPTED = 130
 Config = Annotated[
     Path | None,
     typer.Argument(
-        help="Config file, with or without a table `sweep`, or the folder of a sweep to go on with. Without one: "
-        "the embedded digits.",
+        help="Config file, with or without a table `sweep`, or the folder of a sweep to resume. Without one: the "
+        "embedded digits.",
         show_default=False,
     ),
 ]
@@ -75,7 +75,9 @@ def sweep(
     quiet: QuietOption = False,
     trust: Trust = False,
 ) -> None:
-    """Run CONFIG with every combination of some settings; goes on where it stopped.
+    """Run a config with every combination of some settings.
+
+    The same command again resumes, and so does `crfl sweep FOLDER`.
 
     Example: crfl sweep examples/digits.toml --vary attack.scale=10,50 --vary aggregation=fedavg,rfa --seeds 5
 
@@ -109,7 +111,7 @@ def sweep(
     try:
         failures: dict[str, Any] = run_sweep(definition, path, workers, quiet=quiet, engine=engine)
     except KeyboardInterrupt:
-        typer.echo(f"interrupted: continue with `crfl resume {path}`", err=True)
+        typer.echo(f"interrupted: continue with `crfl sweep {path}`", err=True)
         raise typer.Exit(INTERRUPTED) from None
     print_result(path, failures, as_json=json, quiet=quiet)
     if failures:

@@ -66,7 +66,7 @@ DEVIATIONS = (
     "tau is that of Table 1; the authors' code certifies with 174 on EMNIST (table: 70) and 35 on LOAN (table: 143).",
     "Weights are n_i / n, as in the paper, and 1 / N on LOAN, as in the authors' code; they differ only there.",
     "The backdoored test set leaves out the target class; the authors' keeps it.",
-    "`crfl reproduce --authors` follows the authors' code in all of this.",
+    "`crfl paper reproduce --authors` follows the authors' code in all of this.",
     "LOAN is a sample of 57,816 real loans, the paper's has 1.8 million: many states have fewer than its batches "
     "of 800, a short last batch is left out, and 5,000 loans are certified instead of 10,000.",
     "T is not in Table 1; it is that of the authors' configs, 100, and 150 on EMNIST.",
@@ -104,8 +104,8 @@ HOW_TO = """## On your machine
 
 ```sh
 crfl data fetch mnist
-crfl reproduce mnist --fast --seeds 1
-crfl reproduce --seeds 5
+crfl paper reproduce mnist --fast --seeds 1
+crfl paper reproduce --seeds 5
 ```
 
 The second line takes a few minutes, the third an hour or two on two cores. It writes `reproduction/reproduction.md` and
@@ -126,7 +126,7 @@ def page_lines(sections: Sequence[Section]) -> Iterator[str]:
     """Yield the page, line by line."""
     yield "# The paper, figure by figure"
     yield ""
-    yield "Written by `crfl reproduce`. The number of seeds is below each figure."
+    yield "Written by `crfl paper reproduce`. The number of seeds is below each figure."
     yield ""
     yield RADII
     yield ""

@@ -171,7 +171,7 @@ def select_figures(figures: Sequence[str]) -> tuple[list[Chosen], bool]:
         if own or not figures:
             found.append((dataset, figure))
     if unknown := [name for name in figures if name not in answers]:
-        raise ConfigError(f"there is no figure {unknown[0]!r}: `crfl reproduce --list` names all of them")
+        raise ConfigError(f"there is no figure {unknown[0]!r}: `crfl paper reproduce --list` names all of them")
     return found, not figures or phi.NAME in figures
 
 

@@ -57,7 +57,7 @@ class SweepFolder(RecordedDirectory):
             raise StoreError(f"{path}: exists but is not a sweep folder: choose another --out")
         if sweep_file_text(folder.definition) != text:
             raise StoreError(
-                f"{path}: holds another sweep: go on with that one by `crfl resume {path}`, or choose another --out"
+                f"{path}: holds another sweep: continue that one with `crfl sweep {path}`, or choose another --out"
             )
         return folder
 

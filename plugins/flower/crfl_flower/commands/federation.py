@@ -9,7 +9,7 @@ import typer
 
 from crfl_core.cli.arguments import ConfigArgument, SetOption
 
-federation = typer.Typer(no_args_is_help=True, help="Found a federation whose clients are nodes of their own.")
+federation = typer.Typer(no_args_is_help=True, help="Run a federation whose clients are separate machines.")
 
 Folder = Annotated[Path, typer.Argument(help="A new folder.", show_default=False)]
 Address = Annotated[str, typer.Option(help="host:port where nodes will find the server.")]

@@ -24,7 +24,7 @@ def serve(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train with nodes that join, aggregate and certify as CONFIG says; resumes an unfinished run."""
+    """Serve a federation: train with the nodes that join, and certify."""
     if not quiet:
         passing("starting")
     from crfl_core.cli.output import progress, redirect_plugin_output

@@ -22,7 +22,10 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the three runs of t
 
 
 def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Attack the same federation without a defence, with one, and with a certificate, and show the results."""
+    """See a backdoor, a defence and a proof, in a minute.
+
+    The same federation is attacked without a defence, with one, and with a certificate.
+    """
     if not quiet:
         passing("starting")
     import crfl_reports.pages

@@ -21,7 +21,7 @@ def run_places(paths: Sequence[Path]) -> list[Path]:
     """Return the runs at some paths; a sweep stands for all of its finished cells."""
     found = [place for path in paths for place in run_paths(path)]
     if not found:
-        raise StoreError(f"{paths[0]}: no cell is finished yet: continue with `crfl resume {paths[0]}`")
+        raise StoreError(f"{paths[0]}: no cell is finished yet: continue with `crfl sweep {paths[0]}`")
     return found
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from crfl_reports.commands.report import SECONDS
 from crfl_reports.pages.report import NAME, write_report
 
 REPORT = NAME
+SECONDS = 60.0
+"""How long answers for the explorer are computed."""
 
 
 def write_with_progress(run: Path, out: Path | None = None, *, explore: float = SECONDS, trust: bool = False) -> Path:

@@ -45,7 +45,10 @@ Formats = Annotated[
 def plot(
     runs: Runs, figure: Names = None, out: Out = Path("figures"), suffix: Formats = None, trust: TrustOption = False
 ) -> None:
-    """Draw finished runs: certified accuracy, training, weights, triggers, and several runs against each other."""
+    """Draw figures of finished runs, as png, svg or pdf.
+
+    The figures show certified accuracy, training, weights, triggers, and several runs against each other.
+    """
     passing("starting")
     from crfl_core.runs.results import load
     from crfl_reports.commands.drawing import draw_figures, run_places, save

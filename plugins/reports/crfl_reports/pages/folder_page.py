@@ -84,7 +84,8 @@ def missing_cells(folder: Path) -> Iterator[Html]:
         yield element("h3", f"{len(failed)} of {len(cells)} cells failed")
         yield table(("cell", "reason"), failed, "Cells that failed")
     if waiting:
-        yield element("p", f"{waiting} of {len(cells)} cells are not finished: `crfl resume {folder.name}` goes on.")
+        how = f"continue with `crfl sweep {folder.name}`"
+        yield element("p", f"{waiting} of {len(cells)} cells are not finished: {how}.")
 
 
 def accuracy_text(metrics: Metrics, clients: float) -> str:

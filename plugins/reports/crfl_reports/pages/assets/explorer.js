@@ -81,7 +81,7 @@ function answerAt(explorer, at, certificate) {
 function refusalOf(explorer, state, answer) {
   const name = explorer.certificates[state.certificate];
   if (!answer) {
-    return `This was not computed within ${explorer.seconds} seconds: give crfl report a larger --explore.`;
+    return `This was not computed within ${explorer.seconds} seconds: give crfl open a larger --explore.`;
   }
   if (answer.refused) return `${name} has no answer: ${answer.refused}.`;
   const level = answer.levels[state.level];
