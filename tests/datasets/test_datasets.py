@@ -65,9 +65,7 @@ def test_digits_are_whole_and_split_without_overlap() -> None:
     assert (data.domain.low, data.domain.high) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("file", [digits.FILE, "moved.csv.gz"])
-def test_digits_are_those_of_scikit_learn_wherever_it_keeps_them(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digits, "FILE", file)
+def test_digits_are_those_of_scikit_learn() -> None:
     images, labels = digits.load_digits()
     expected = sklearn.datasets.load_digits()
     np.testing.assert_array_equal(images, expected.data)
