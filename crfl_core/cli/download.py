@@ -176,11 +176,8 @@ def open_archive(archive: Path) -> Iterator[dict[str, Callable[[], IO[bytes]]]]:
     """Open a zip file or a tar file packed with gzip: a function that opens each regular file, by its name."""
     if archive.name.endswith(".tar.gz"):
         with tarfile.open(archive, "r:gz") as packed:
-            yield {
-                member_path(archive, info.name).name: partial(packed.extractfile, info)  # type: ignore[dict-item]
-                for info in packed
-                if info.isreg()
-            }
+            regular = [info for info in packed if info.isreg()]
+            yield {member_path(archive, info.name).name: partial(open_member, packed, info) for info in regular}
     else:
         with zipfile.ZipFile(archive) as content:
             yield {
@@ -188,6 +185,13 @@ def open_archive(archive: Path) -> Iterator[dict[str, Callable[[], IO[bytes]]]]:
                 for info in content.infolist()
                 if not info.is_dir()
             }
+
+
+def open_member(packed: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    """Open a regular file of a tar file."""
+    stream = packed.extractfile(info)
+    assert stream is not None
+    return stream
 
 
 def member_path(archive: Path, member: str) -> PurePosixPath:

@@ -45,6 +45,9 @@ class FeatureMap(Plugin):
 
     slow: ClassVar[bool] = False
     """Whether it takes long: features of a chain with such a map are kept in the user's cache."""
+    batch_independent: ClassVar[bool] = False
+    """Whether an input is mapped to the same bits in every batch. If such a map comes first, its outputs are kept in
+    the user's cache input by input, so that runs with other partitions, reserves or seeds share them."""
 
     @abstractmethod
     def bind(self, inputs: int) -> BoundMap:
@@ -134,7 +137,15 @@ class FeatureMaps(BoundMap):
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., inputs) -> (..., outputs)."""
-        for feature_map, link in zip(self.maps, self.links, strict=True):
+        if not self.links:
+            return x
+        with wrap_failures(f"feature map {self.maps[0].full_name} failed"):
+            x = self.links[0](x)
+        return self.after_first(x)
+
+    def after_first(self, x: Tensor) -> Tensor:
+        """Apply all maps but the first one."""
+        for feature_map, link in zip(self.maps[1:], self.links[1:], strict=True):
             with wrap_failures(f"feature map {feature_map.full_name} failed"):
                 x = link(x)
         return x

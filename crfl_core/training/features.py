@@ -17,7 +17,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from crfl_core.errors import ConfigError, OptionError, PluginFailure
+from crfl_core.errors import ConfigError, OptionError, PluginFailure, wrap_failures
 from crfl_core.files.data_files import sha256
 from crfl_core.files.feature_cache import CHECKSUM_BYTES, cache_path, is_intact, write_cache_file
 from crfl_core.plugin_api.feature_map import FeatureMap, FeatureMaps, FittedMap
@@ -25,6 +25,7 @@ from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.records.array_bytes import array_blocks, digest_of
 from crfl_core.records.input_rows import ByteRows, Rows
 from crfl_core.records.ledger import FittedFacts
+from crfl_core.training.stored_rows import stored_rows
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.base import Plugin
@@ -61,12 +62,25 @@ def compute_features(maps: FeatureMaps, x: Rows, shown: OnProgress | None) -> Te
 
 
 def pieces(maps: FeatureMaps, x: Rows, shown: OnProgress | None) -> Iterator[Tensor]:
-    """Yield the features of some inputs at a time."""
+    """Yield the features of some inputs at a time; those of a `batch_independent` first map are stored row by row."""
     step = min(ROWS_AT_ONCE, max(1, FEATURE_NUMBERS_AT_ONCE // maps.widest))
     for first in range(0, len(x), step):
-        yield maps(x[first : first + step])
+        some = x[first : first + step]
+        yield map_stored(maps, some, first, len(x), shown) if maps.maps[0].batch_independent else maps(some)
         if shown is not None:
             shown(min(first + step, len(x)), len(x))
+
+
+def map_stored(maps: FeatureMaps, x: Tensor, first: int, total: int, shown: OnProgress | None) -> Tensor:
+    """Return features, those of the first map from the user's cache as far as it has them."""
+    encoder = maps.links[0]
+    arithmetic = f"{x.dtype} {x.device} {torch.get_num_threads()} {torch.backends.cpu.get_cpu_capability()}"
+    key = digest_of(arithmetic, torch.__version__, describe_plugin(maps.maps[0]), encoder.digest)
+    with wrap_failures(f"feature map {maps.maps[0].full_name} failed"):
+        on_progress = None if shown is None else lambda done: shown(first + done, total)
+        dtype = torch.empty(0, dtype=x.dtype).numpy().dtype
+        encoded = stored_rows(key, encoder.outputs, dtype).encode(encoder, x, on_progress)
+    return maps.after_first(encoded)
 
 
 def load_or_compute_features(maps: FeatureMaps, x: Inputs, shown: OnProgress | None = None) -> Inputs | Tensor:
@@ -78,7 +92,8 @@ def load_or_compute_features(maps: FeatureMaps, x: Inputs, shown: OnProgress | N
     """
     shape = len(x), maps.outputs
     large = math.prod(shape) * x.dtype.itemsize >= LARGE
-    if not maps.links or not (large or any(feature_map.slow for feature_map in maps.maps)):
+    slow = any(feature_map.slow for feature_map in maps.maps) and not maps.maps[0].batch_independent
+    if not maps.links or not (large or slow):
         return map_inputs(maps, x, shown)
     path = cache_path(f"{digest_of(x, *maps.fitted.values(), *describe_maps(maps))}.npy")
     found = read_cached_features(path, maps, x)
@@ -261,6 +276,14 @@ def check_maps(maps: FeatureMaps, x: Rows) -> None:
         raise PluginFailure(
             f"feature maps {maps.names}: an input is mapped differently the second time, or beside other inputs: a map "
             "must be a function of the input alone"
+        )
+    first = maps.links[0]
+    if maps.maps[0].batch_independent and not torch.equal(
+        first(some), torch.cat([first(one) for one in some.split(1)])
+    ):
+        raise PluginFailure(
+            f"feature map {maps.maps[0].full_name}: says that it is batch_independent, but an input alone is mapped to "
+            "other bits than beside others: compute in batches of one fixed size"
         )
     check_lipschitz(maps, some.roll(1, 0), some, together.roll(1, 0), together)
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from crfl_attacks.triggers import PixelTrigger
 from crfl_datasets.cifar import CLASSES, FILES, IMAGE_SHAPE, Cifar10
+from numpy.typing import NDArray
 
 from crfl_core.errors import CrflError
 from crfl_core.extend import DataError, DataFacts, Domain
 from crfl_core.files.data_files import find_or_explain
 
 
-def write_files(folder: Path, images: int = 4) -> list[np.ndarray]:
+def write_files(folder: Path, images: int = 4) -> list[NDArray[np.uint8]]:
     """Write six small files whose labels and pixels differ, and return their records."""
     folder.mkdir()
     generator = np.random.default_rng(1)
@@ -43,7 +44,7 @@ def test_values_are_scaled_to_the_unit_interval(tmp_path: Path) -> None:
     written = write_files(tmp_path / "cifar")
     data = Cifar10(path=tmp_path / "cifar").load()
     assert data.domain == Domain(0.0, 1.0)
-    np.testing.assert_allclose(data.test_x, written[5][:, 1:] / 255, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(data.test_x, np.float64), written[5][:, 1:] / 255, rtol=1e-6)
 
 
 def test_a_trigger_of_pixels_covers_all_three_planes() -> None:

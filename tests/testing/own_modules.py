@@ -47,3 +47,24 @@ def stored(inputs: int = 64) -> Path:
         module = nn.Sequential(nn.Linear(inputs, 12), nn.ReLU(), nn.Linear(12, 6))
     save_file(module.state_dict(), path)
     return path
+
+
+class Convolution(nn.Module):
+    """An encoder of images that is as small as can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.convolution(images).tanh()
+        return features
+
+
+def stored_convolution() -> str:
+    """Write the state of an encoder to a file, and return its path."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        path = Path(tempfile.mkdtemp()) / "convolution.pth"
+        torch.save(Convolution().state_dict(), path)
+        return str(path)

@@ -22,7 +22,7 @@ from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.command import Command
 from crfl_core.testing import check_plugin, parametrize_with_checks
 from tests.testing.own_data import shared_out
-from tests.testing.own_modules import stored
+from tests.testing.own_modules import stored, stored_convolution
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "arrays": {"callable": "tests.testing.own_data:spots"},
@@ -30,6 +30,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "random-fourier": {"outputs": 40},
     "module": {"path": "tests.testing.own_modules:Net"},  # a model, and a feature map
     "feature-map file": {"path": stored()},
+    "encoder": {"path": "tests.testing.own_modules:Convolution", "weights": stored_convolution()},
+    "efficientnet-lite": {"resolution": 32},
     "partitioner file": {"path": shared_out()},
     "scattering": {"angles": 3},
     "group-norm": {"groups": 1},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
+import pickle
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -73,14 +75,14 @@ class FrozenModule(FeatureMap):
     """The outputs of a frozen `torch.nn.Module`, a class or function of yours, shortened to norm `radius` at most.
 
     `path` and `arguments` are those of the model `module`; `inputs` is handed over if it is asked for. **This runs the
-    code that a config names.** Its weights are those of `weights`, a safetensors file with its state, or what its
+    code that a config names.** Its weights are those of `weights`, a safetensors file or a state dict, or what its
     initialisation draws from `seed`. Whatever it was trained on must be public: certificates say that they rely on
     this, and the ledger has the digest of the weights. It has no Lipschitz constant, so there is no feature level.
     """
 
     path: ImportPath = Field(description='"package.module:Name" or "file.py:Name"; runs your code')
     arguments: dict[str, Argument] = Field({}, description="what it is called with, by name")
-    weights: UserPath | None = Field(None, description="safetensors file with the state of the module")
+    weights: UserPath | None = Field(None, description="file with the state of the module")
     sha256: str | None = Digest
     seed: int = Field(0, ge=0, description="seed of the initialisation, which is public")
     shape: Shape | None = Field(None, description="shape of one input, such as [1, 28, 28]; unset: flat")
@@ -95,7 +97,7 @@ class FrozenModule(FeatureMap):
             torch.default_generator.manual_seed(self.seed)
             module = make()
         if self.weights is not None:
-            tensors, _ = read_tensors(self.weights, "weights", self.sha256)
+            tensors = read_state(self.weights, "weights", self.sha256)
             try:
                 module.load_state_dict(tensors)
             except RuntimeError as error:
@@ -120,17 +122,41 @@ def read_tensors(path: Path, option: str, expected: str | None) -> tuple[dict[st
 
     Raises `OptionError`.
     """
+    content, found = read_weights_file(path, option, expected)
     try:
-        content = path.read_bytes()
-        tensors = load(content)
-    except OSError as error:
-        raise OptionError(option, f"{path} cannot be read: {error.strerror}") from error
+        return load(content), found
     except (SafetensorError, ValueError) as error:
         raise OptionError(option, f"{path} is not a safetensors file: {error}") from error
+
+
+def read_state(path: Path, option: str, expected: str | None) -> dict[str, Tensor]:
+    """Read the state of a module: a safetensors file, or a state dict as `torch.save` writes it, without running code.
+
+    Raises `OptionError`.
+    """
+    if path.suffix == ".safetensors":
+        return read_tensors(path, option, expected)[0]
+    content, _ = read_weights_file(path, option, expected)
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise OptionError(option, f"{path} is not a state dict of tensors: {reason}") from error
+    if not isinstance(state, Mapping) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise OptionError(option, f"{path} must hold a state dict: save module.state_dict()")
+    return dict(state)
+
+
+def read_weights_file(path: Path, option: str, expected: str | None) -> tuple[bytes, str]:
+    """Read a file and its SHA-256, which must be the `expected` one if there is one. Raises `OptionError`."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise OptionError(option, f"{path} cannot be read: {error.strerror}") from error
     found = hashlib.sha256(content).hexdigest()
     if expected not in (None, found):
         raise OptionError("sha256", f"{path} has SHA-256 {found}: it is another file, or was changed")
-    return tensors, found
+    return content, found
 
 
 NORM_ROUNDED_UP = 1.0 + 1e-9
