@@ -15,6 +15,18 @@ from crfl_core.errors import ConfigError, one_line
 ABSENT_KEY_ERRORS = ("missing", "missing_key", "union_tag_not_found")
 """Types of errors about a key that is not there: pydantic's, and that of our own tables."""
 
+EXPECTED_TYPES = {
+    "bool_type": "true or false",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "string_type": "a string",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+}
+"""Types of errors that say only which type of value a member of a union expects, and the type in words."""
+
 UNQUOTED_VALUE = re.compile(r"^\s*([-+]?(\d[\d_]*\.?\d*([eE][-+]?\d+)?|inf|nan)|true|false)\s*$")
 """Text that would be a number or a truth value without its quotes."""
 
@@ -53,16 +65,25 @@ def plain_wording(detail: ErrorDetails) -> str:
         return "is missing"
     if detail["type"] == "union_tag_invalid":
         return f"must be one of {detail['ctx']['expected_tags']}"
-    if detail["type"] == "bool_type":
-        return "must be true or false"
+    if detail["type"] in EXPECTED_TYPES:
+        return f"must be {EXPECTED_TYPES[detail['type']]}"
     message = re.sub(r"^\w+ should ", "must ", detail["msg"].removeprefix("Value error, "))
     return re.sub(r" or instance of \w+", "", message).replace("tuple", "list").replace("dictionary", "table")
+
+
+def union_wording(details: Sequence[ErrorDetails], value: Any) -> str:
+    """Return what would be right at one key, for which every member of a union reports an error."""
+    types = list(dict.fromkeys(EXPECTED_TYPES[one["type"]] for one in details if one["type"] in EXPECTED_TYPES))
+    wishes = list(dict.fromkeys(plain_wording(one) for one in details if one["type"] not in EXPECTED_TYPES))
+    if types and not (wishes and isinstance(value, int | float)):  # such a number has a right type, but breaks a limit
+        wishes.append("must be " + " or ".join(filter(None, (", ".join(types[:-1]), types[-1]))))
+    return ", or ".join(wishes)
 
 
 def remedy(value: Any, types: Set[str]) -> str:
     """Return what to do about a value that is right but for the way it is written."""
     if isinstance(value, bool):
-        return ": true and false are no numbers" if types & {"int_type", "float_type"} else ""
+        return ": true and false are not numbers" if types & {"int_type", "float_type"} else ""
     if isinstance(value, str) and UNQUOTED_VALUE.match(value) and types & {"int_type", "float_type", "bool_type"}:
         return ": write it without quotes"
     return ": write it in quotes" if isinstance(value, int | float) and "string_type" in types else ""
@@ -77,7 +98,7 @@ def problem_text(
     if path:
         shown = path in inputs and not leads_to_table(inputs[path])
         where.append(".".join(path) + (f" = {one_line(repr(inputs[path]))}" if shown else ""))
-    right = ", or ".join(dict.fromkeys(map(plain_wording, details)))
+    right = union_wording(details, inputs.get(path))
     return ": ".join([*where, right + remedy(inputs.get(path), {detail["type"] for detail in details})])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from crfl_core.config.error_messages import config_error
 from crfl_core.config.merging import KeyPath, Origins, Tree, add_default_lists, apply_override, leaves, merge
 from crfl_core.config.schema import RunConfig, Trust
-from crfl_core.errors import ConfigError, one_line, suggest_names
+from crfl_core.errors import ConfigError, CrflWarning, one_line, suggest_names
 from crfl_core.plugin_loading.missing_plugins import LenientRegistry
 from crfl_core.plugin_loading.registry import Registry
 
@@ -46,7 +47,8 @@ def load_config(
     found = Origins(written)
     try:
         allow = Trust.model_validate(tree).plugins.allow
-        context = {"resolver": (registry or Registry()).with_allow_list(allow)}
+        left_out: list[str] = []
+        context = {"resolver": (registry or Registry()).with_allow_list(allow), "left_out": left_out}
         config = RunConfig.model_validate(tree, context=context)
         if stages := config.missing_stages:
             steps = [*stages, *config.aggregation]
@@ -55,6 +57,8 @@ def load_config(
                 found = found.with_inserted("aggregation", "server.cap_updates")
     except ValidationError as error:
         raise config_error(error, tree, found) from error
+    for note in dict.fromkeys(left_out):
+        warnings.warn(note, CrflWarning, stacklevel=2)
     return LoadedConfig(config, found)
 
 

@@ -13,19 +13,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crfl_core.errors import ConfigError, one_line
+from crfl_core.records.table import RetypedTable
 
 Tree = dict[str, Any]
 
 DEFAULT = "default"
+NO_PLUGIN = "none"
+"""The word that switches off a plugin which an inherited config sets."""
+
 KeyPath = tuple[str, ...]
 """The keys that lead to a value; items of a list are numbered."""
 
 
 @dataclass(frozen=True)
 class Origins:
-    """Map from the path of a value to the file, override or mapping that set it."""
+    """Map from the path of a value to the file, override or mapping that set it.
+
+    `inserted` counts the items that another setting put in front of a list.
+    """
 
     written: Mapping[KeyPath, str] = field(default_factory=dict)
+    inserted: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, path: KeyPath) -> str:
         """Return where a value was written; a value that was not written is a default."""
@@ -38,13 +46,16 @@ class Origins:
 
     def with_inserted(self, key: str, origin: str) -> Origins:
         """Return the origins after an item was put in front of a list because of another setting."""
-        moved = {
-            (key, str(int(path[1]) + 1), *path[2:])
-            if path[0] == key and path[1:2] and path[1].isdecimal()
-            else path: place
-            for path, place in self.written.items()
-        }
-        return Origins({**moved, (key, "0"): origin})
+
+        def move(path: KeyPath) -> KeyPath:
+            if path[0] != key or len(path) == 1:
+                return path
+            # A single table stands for a list of one.
+            position, inside = (int(path[1]), path[2:]) if path[1].isdecimal() else (0, path[1:])
+            return (key, str(position + 1), *inside)
+
+        written = {move(path): place for path, place in self.written.items()}
+        return Origins({**written, (key, "0"): origin}, {**self.inserted, key: self.inserted.get(key, 0) + 1})
 
     def near(self, path: KeyPath) -> str:
         """Return where to look for a value: where it, or the table around it, was written."""
@@ -59,12 +70,20 @@ class Origins:
         """Return the error with the place where its key was written in front."""
         if error.key is None:
             return error
-        origin = self.near(tuple(error.key.split(".")))
-        return ConfigError(f"{'' if origin == DEFAULT else origin + ': '}{error.key}: {error}")
+        path = tuple(error.key.split("."))
+        origin = self.near(path)
+        return ConfigError(f"{'' if origin == DEFAULT else origin + ': '}{'.'.join(self.as_written(path))}: {error}")
+
+    def as_written(self, path: KeyPath) -> KeyPath:
+        """Return the path as its author counts items: without those that another setting put in front."""
+        offset = self.inserted.get(path[0], 0)
+        if not offset or not path[1:2] or not path[1].isdecimal() or int(path[1]) < offset:
+            return path
+        return (path[0], str(int(path[1]) - offset), *path[2:])
 
 
 def merge(base: Tree, over: Tree, written: dict[KeyPath, str], new: Mapping[KeyPath, str]) -> Tree:
-    """Merge tables: arrays replace, and a table whose `type` changes replaces the whole table.
+    """Merge tables: arrays replace, and a table whose `type` changes keeps its other settings (`RetypedTable`).
 
     A table that says what to put `before` or `after` items of an array does not replace it: see `insert_items`.
 
@@ -72,15 +91,18 @@ def merge(base: Tree, over: Tree, written: dict[KeyPath, str], new: Mapping[KeyP
     """
 
     def combine(one: Tree, other: Tree, path: KeyPath) -> Tree:
-        result = dict(one)
+        result = start_merge(one, other)
+        if (place := written.get(path)) is not None:  # written as one value: now of which each key has a place
+            written.update({(*path, key): place for key in one if (*path, key) not in written})
         for key, value in other.items():
             here = (*path, key)
             mine = as_table(result.get(key))
+            value = as_new_type(result.get(key), value)
             if is_insertion(value) and is_list(mine):
                 places = (place for known, place in new.items() if known[: len(here)] == here)
                 result[key] = insert_items(mine, value, here, written, next(places, ""))
                 inserted.append(here)
-            elif isinstance(mine, dict) and isinstance(value, dict) and same_type(mine, value):
+            elif isinstance(mine, dict) and isinstance(value, dict):
                 result[key] = combine(mine, value, here)
             else:
                 for old in [known for known in written if known[: len(here)] == here]:
@@ -104,9 +126,21 @@ def is_list(value: Any) -> bool:
     return isinstance(value, list | tuple) or (isinstance(value, Mapping) and "type" in value)
 
 
-def same_type(one: Tree, other: Tree) -> bool:
-    """Return whether a table may be merged into another: it names the same plugin, or none."""
-    return "type" not in other or one.get("type") == other["type"]
+def as_new_type(mine: Any, value: Any) -> Any:
+    """Return a plugin's name as a table if it is written over a plugin's table; "none" removes the plugin."""
+    if isinstance(mine, Mapping) and "type" in mine and isinstance(value, str) and value != NO_PLUGIN:
+        return {"type": value}
+    return value
+
+
+def start_merge(one: Tree, other: Tree) -> Tree:
+    """Return a copy of a table to merge another into, which remembers what it inherits if the other changes `type`."""
+    new_type = other.get("type", one.get("type"))
+    if new_type == NO_PLUGIN:
+        return {}
+    if new_type != one.get("type"):
+        return RetypedTable(one, frozenset(one) - set(other) - {"type"})
+    return one.copy_without(other) if isinstance(one, RetypedTable) else dict(one)
 
 
 def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> list[KeyPath]:
@@ -277,7 +311,8 @@ def wrap_value(tree: Tree, place: Place, value: Any) -> Any:
 def replace_item(items: Sequence[Any], position: int, value: Any) -> list[Any]:
     """Return a copy of a list with one item changed: a table is merged with the present one."""
     item = as_table(items[position])
-    if isinstance(value, dict) and isinstance(item, dict) and same_type(item, value):
+    value = as_new_type(item, value)
+    if isinstance(value, dict) and isinstance(item, dict):
         value = merge(item, value, {}, {})
     return [*items[:position], value, *items[position + 1 :]]
 

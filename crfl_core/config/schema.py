@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from crfl_core.config.merging import NO_PLUGIN
 from crfl_core.errors import ConfigError, wrap_failures
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, Stage
@@ -45,7 +46,7 @@ def by_name(name: str) -> Any:
 
 def absent_if_none(value: object) -> object:
     """Return None for the word "none", which switches off what an inherited config sets."""
-    return None if value in ("none", {"type": "none"}) else value
+    return None if value in (NO_PLUGIN, {"type": NO_PLUGIN}) else value
 
 
 class Seeds(Table):
@@ -256,9 +257,10 @@ class RunConfig(Table):
     aggregation: Annotated[
         tuple[Annotated[AggregationStep, PluginField("aggregator")], ...], BeforeValidator(as_list)
     ] = Field((by_name("fedavg"),), description="any number of stages, then one rule")
-    groups: Groups | None = Field(
-        None, description="groups of clients that train models of their own; unset: one model"
-    )
+    groups: Annotated[
+        Groups | None,
+        BeforeValidator(absent_if_none, json_schema_input_type=Groups | Literal["none"] | None),
+    ] = Field(None, description="groups of clients that train models of their own; unset or 'none': one model")
     attack: Annotated[
         Annotated[Attack, PluginField("attack")] | None,
         BeforeValidator(

@@ -24,7 +24,7 @@ from crfl_core.files.data_files import absolute_user_path
 from crfl_core.plugin_api import LOCAL
 from crfl_core.plugin_api.plugin_errors import function_of, source_location
 from crfl_core.records.round import Dependence
-from crfl_core.records.table import Table
+from crfl_core.records.table import RetypedTable, Table
 
 API_VERSION = 1
 """Version of the plugin API that this release offers. A class names the one it was written for in `api_version`."""
@@ -136,11 +136,13 @@ class PluginField:
             raise ValueError(f"needs `type`, the name of an installed {self.kind}: `crfl plugins` lists them")
         if resolver is None:
             raise ValueError(f"{name!r} alone needs a registry: pass an instance of its class instead")
-        options = {key: option for key, option in value.items() if key != "type"}
         try:
             plugin_class = resolver.load(self.kind, name)
         except PluginError as error:
             raise PydanticCustomError("plugin", "{message}", {"message": str(error), "key": "type"}) from error
+        if isinstance(value, RetypedTable):
+            value = value.fit(plugin_class, f"{self.kind} {name!r}", info.context)
+        options = {key: option for key, option in value.items() if key != "type"}
         origin = resolver.origin(self.kind, name)
         try:
             plugin = plugin_class.model_validate(options, context=info.context)

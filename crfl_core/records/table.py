@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from crfl_core.errors import suggest_names
@@ -46,6 +46,85 @@ def build_key_error(problem: str, key: str, message: str) -> PydanticCustomError
     return PydanticCustomError(problem, "{message}", context)
 
 
+COMMON_NAMES = {
+    "alpha": "votes.alpha",
+    "attackers": "attack.clients",
+    "batch": "training.batch_size",
+    "batch_size": "training.batch_size",
+    "byzantine": "aggregation.f",
+    "client_fraction": "training.participation",
+    "clients": "partition.clients",
+    "clip": "server.clip_norm",
+    "clip_norm": "server.clip_norm",
+    "epochs": "training.epochs",
+    "fraction_fit": "training.participation",
+    "learning_rate": "training.learning_rate",
+    "local_epochs": "training.epochs",
+    "local_steps": "training.steps",
+    "lr": "training.learning_rate",
+    "malicious": "attack.clients",
+    "momentum": "training.algorithm",
+    "n_clients": "partition.clients",
+    "n_rounds": "rounds",
+    "noise": "server.noise_std",
+    "noise_std": "server.noise_std",
+    "num_byzantine": "aggregation.f",
+    "num_clients": "partition.clients",
+    "num_groups": "groups.count",
+    "num_malicious": "attack.clients",
+    "num_rounds": "rounds",
+    "random_seed": "seed",
+    "rho": "server.clip_norm",
+    "sigma": "server.noise_std",
+    "steps": "training.steps",
+    "wd": "training.weight_decay",
+    "weight_decay": "training.weight_decay",
+}
+"""Keys of a config, by the names that other libraries and papers give them."""
+
+
+def suggest_key(name: str, known: Collection[str]) -> str:
+    """Return a phrase that offers the known keys which an unknown one may mean, or an empty string.
+
+    >>> suggest_key("lr", ["learning_rate", "steps"]), suggest_key("lr", ["training", "server"])
+    ("did you mean 'learning_rate'?", "did you mean 'training.learning_rate'?")
+    """
+    path = COMMON_NAMES.get(name, "")
+    table, _, key = path.rpartition(".")
+    if key in known:
+        return f"did you mean {key!r}?"
+    return f"did you mean {path!r}?" if table in known else suggest_names(name, known)
+
+
+class RetypedTable(dict[str, Any]):
+    """Table whose `type` changed while configs were merged.
+
+    It keeps the settings of the table before. Of those, `inherited`, the new type leaves out the ones that it does not
+    have.
+    """
+
+    def __init__(self, values: Mapping[str, Any], inherited: Set[str]) -> None:
+        super().__init__(values)
+        self.inherited = frozenset(inherited)
+
+    def copy_without(self, written: Iterable[str]) -> RetypedTable:
+        """Return a copy in which these settings count as written for the new type."""
+        return RetypedTable(self, self.inherited - set(written))
+
+    def fit(self, table: type[BaseModel], who: str, context: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the settings that a table has; the list `left_out` of the context gets a sentence about the others.
+
+        A table that takes any key keeps everything. What is not inherited stays: the table may refuse it. `who` begins
+        the sentence.
+        """
+        if table.model_config.get("extra") == "allow":
+            return dict(self)
+        foreign = [key for key in self if key in self.inherited and key not in table.model_fields]
+        if foreign and context is not None and "left_out" in context:
+            context["left_out"].append(f"{who} leaves out inherited options that it does not have: {', '.join(foreign)}")
+        return {key: value for key, value in self.items() if key not in foreign}
+
+
 class Table(BaseModel):
     """Frozen table of a config that refuses unknown keys and names the known ones.
 
@@ -60,12 +139,14 @@ class Table(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _know_every_key(cls, value: Any) -> Any:
+    def _know_every_key(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, RetypedTable):
+            value = value.fit(cls, repr(value["type"]), info.context)
         if isinstance(value, Mapping) and cls.model_config.get("extra") == "forbid":
             for key in value:
                 if key not in cls.model_fields:
                     known = ", ".join(cls.model_fields) or "none, it has no options"
-                    message = f"unknown key; {suggest_names(str(key), cls.model_fields)} known: {known}"
+                    message = f"unknown key; {suggest_key(str(key), cls.model_fields)} known: {known}"
                     raise build_key_error("unknown_key", str(key), message)
             for key, field in cls.model_fields.items():
                 if field.is_required() and key not in value:

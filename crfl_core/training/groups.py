@@ -129,15 +129,17 @@ def check_groups(steps: Sequence[AggregationStep], clients: Clients) -> None:
     """Check that every step of the aggregation fits the smallest and the largest group."""
     sizes = np.bincount(clients.group)
     for group in {int(sizes.argmin()), int(sizes.argmax())}:
-        check_steps(steps, clients.take(clients.group == group))
+        context = f"one of {len(sizes)} groups has {sizes[group]} of the {len(clients)} clients in a round"
+        check_steps(steps, clients.take(clients.group == group), context if len(sizes) > 1 else None)
 
 
-def check_steps(steps: Sequence[AggregationStep], clients: Clients) -> None:
+def check_steps(steps: Sequence[AggregationStep], clients: Clients, context: str | None = None) -> None:
     """Ask every step whether it fits rounds of clients like these, as the stages before it hand them on.
 
-    Raises `ConfigError`, which also says which stages changed the number of clients that the step complains about.
+    Raises `ConfigError`, which also gives the `context` and says which stages changed the number of clients that the
+    step complains about.
     """
-    changes: list[str] = []
+    changes = [] if context is None else [context]
     for position, step in enumerate(steps):
         if isinstance(step, MissingPlugin):  # what it would do is not known here; nothing is trained with it
             return
@@ -150,5 +152,5 @@ def check_steps(steps: Sequence[AggregationStep], clients: Clients) -> None:
                 before = len(clients)
                 after = step.outputs(len(clients))
                 if after != before:
-                    changes.append(f"{step.configured_as!r}, aggregation.{position}, makes {after} of {before} updates")
+                    changes.append(f"{step.configured_as!r} makes {after} of {before} updates")
                 clients = clients.take(slice(after))

@@ -20,7 +20,7 @@ OVERRIDES = {
     "too few clients behind a stage": Bad(
         ["run", "--set", 'aggregation=[{type="bucketing", size=25}, "krum"]', "--set", "certificates=['paper']"],
         '--set aggregation=[{type="bucketing", size=25}, "krum"]: aggregation.1.f: ',
-        ["krum needs clients >= 2 f + 3, found 2 clients", "; 'bucketing', aggregation.0, makes 2 of 50 updates"],
+        ["krum needs clients >= 2 f + 3, found 2 clients", "; 'bucketing' makes 2 of 50 updates"],
     ),
     "no key": Bad(["run", "--set", "=3"], "--set =3: write it as key=value"),
     "missing list item": Bad(

@@ -154,11 +154,6 @@ class TestMerging:
         assert options(config)["attack"]["rounds"] == [4]
         assert [tracker.configured_as for tracker in config.trackers] == ["jsonl"]
 
-    def test_a_table_whose_type_changes_replaces_the_whole_table(self, merged: Callable[[str], RunConfig]) -> None:
-        assert options(merged('partition = { type = "iid" }\n'))["partition"] == {"type": "iid", "clients": 20}
-        trigger = options(merged('[attack.trigger]\ntype = "features"\nfeatures = [1]\n'))["attack"]["trigger"]
-        assert trigger == {"type": "features", "norm": 1.0, "features": [1]}
-
     @pytest.mark.parametrize("text", ['attack = "none"', 'attack = { type = "none" }'])
     def test_none_switches_an_inherited_attack_off(self, merged: Callable[[str], RunConfig], text: str) -> None:
         assert merged(text).attack is None
@@ -224,15 +219,6 @@ class TestOverrides:
     def test_they_apply_in_order(self) -> None:
         assert load_config(overrides=["rounds=31", "rounds=32"]).config.rounds == 32
 
-    def test_a_changed_type_drops_the_options_of_the_old_one(self) -> None:
-        config = load_config(overrides=["partition.clients=7", "partition.type=dirichlet"]).config
-        assert options(config)["partition"]["clients"] == 20
-
-    def test_another_type_for_a_list_item_replaces_the_item_alone(self, write: Write) -> None:
-        text = 'trackers = [{ type = "jsonl", path = "a" }, { type = "jsonl", path = "b" }]\n'
-        config = load_config(write("run.toml", text), overrides=['trackers.0={type="progress"}']).config
-        assert options(config)["trackers"] == [{"type": "progress", "seconds": 2.0}, {"type": "jsonl", "path": "b"}]
-
     def test_a_config_can_be_changed_by_overrides_again(self) -> None:
         config = load_config(overrides=["rounds=31"]).config
         changed = load_config(config, overrides=["seed=5"]).config
@@ -257,13 +243,6 @@ class TestOrigins:
         assert found["training.learning_rate = 0.05"] == "default"
         assert found['aggregation.0.weighting = "uniform"'] == "--set aggregation.0.weighting=uniform"
         assert found['dataset.type = "digits"'] == "default"
-
-    def test_a_replaced_table_forgets_the_file_of_the_old_one(self, write: Write) -> None:
-        write("base.toml", 'partition = { type = "dirichlet", clients = 9 }\n')
-        top = write("top.toml", 'extends = "base.toml"\npartition = { type = "iid" }\n')
-        found = origins(load_config(top))
-        assert found['partition.type = "iid"'] == str(top)
-        assert found["partition.clients = 20"] == "default"
 
     def test_an_override_of_one_list_item_leaves_the_origin_of_the_others(self, write: Write) -> None:
         path = write("run.toml", 'trackers = [{ type = "jsonl", path = "a" }, { type = "jsonl", path = "b" }]\n')

@@ -38,37 +38,37 @@ class Options(Tracker):
 REGISTRY = Registry({"options": Options})
 
 TEXT_FOR_NUMBERS = [
-    ("rounds = '8'", "rounds = '8': must be a valid integer: write it without quotes"),
-    ("rounds = 'many'", "rounds = 'many': must be a valid integer"),
+    ("rounds = '8'", "rounds = '8': must be an integer: write it without quotes"),
+    ("rounds = 'many'", "rounds = 'many': must be an integer"),
     ("training = { weight_decay = '1e-3' }",
-     "training.weight_decay = '1e-3': must be a valid number: write it without quotes"),
+     "training.weight_decay = '1e-3': must be a number: write it without quotes"),
     ("training = { learning_rate = [0.1, '0.2'] }",
-     "training.learning_rate.1 = '0.2': must be a valid number: write it without quotes"),
+     "training.learning_rate.1 = '0.2': must be a number: write it without quotes"),
     ("training = { steps = [1, true] }",
-     "training.steps.1 = True: must be a valid integer: true and false are no numbers"),
+     "training.steps.1 = True: must be an integer: true and false are not numbers"),
     ("server = { clip_norm = { start = '1', slope = 0 } }",
-     "server.clip_norm.start = '1': must be a valid number: write it without quotes"),
+     "server.clip_norm.start = '1': must be a number: write it without quotes"),
     ("server = { cap_updates = 1 }", "server.cap_updates = 1: must be true or false"),
     ("server = { cap_updates = 'false' }",
      "server.cap_updates = 'false': must be true or false: write it without quotes"),
     ("attack = { type = 'model-replacement', trigger = { type = 'pixels', size = '3' } }",
-     "attack.trigger.size = '3': must be a valid integer: write it without quotes"),
+     "attack.trigger.size = '3': must be an integer: write it without quotes"),
     ("model = { type = 'softmax', features = [{ type = 'unit-ball', radius = '2' }] }",
-     "model.features.0.radius = '2': must be a valid number: write it without quotes"),
+     "model.features.0.radius = '2': must be a number: write it without quotes"),
     ("trackers = [{ type = 'options', count = '1' }]",
-     "trackers.0.count = '1': must be a valid integer: write it without quotes"),
-    ("trackers = [{ type = 'options', shares = [0.5, '.5'] }]", "trackers.0.shares.1 = '.5': must be a valid number"),
+     "trackers.0.count = '1': must be an integer: write it without quotes"),
+    ("trackers = [{ type = 'options', shares = [0.5, '.5'] }]", "trackers.0.shares.1 = '.5': must be a number"),
     ("trackers = [{ type = 'options', by_name = { a = '1' } }]",
-     "trackers.0.by_name.a = '1': must be a valid integer: write it without quotes"),
+     "trackers.0.by_name.a = '1': must be an integer: write it without quotes"),
     ("trackers = [{ type = 'options', inner = { size = '1' } }]",
-     "trackers.0.inner.size = '1': must be a valid integer: write it without quotes"),
+     "trackers.0.inner.size = '1': must be an integer: write it without quotes"),
     ("trackers = [{ type = 'options', several = [{}, { size = true }] }]",
-     "trackers.0.several.1.size = True: must be a valid integer: true and false are no numbers"),
+     "trackers.0.several.1.size = True: must be an integer: true and false are not numbers"),
     ("trackers = [{ type = 'options', flag = 'true' }]",
      "trackers.0.flag = 'true': must be true or false: write it without quotes"),
-    ("name = 3", "name = 3: must be a valid string: write it in quotes"),
+    ("name = 3", "name = 3: must be a string: write it in quotes"),
     ("trackers = [{ type = 'options', text = 1.5 }]",
-     "trackers.0.text = 1.5: must be a valid string: write it in quotes"),
+     "trackers.0.text = 1.5: must be a string: write it in quotes"),
 ]  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def test_python_code_is_held_to_the_same() -> None:
 def test_overrides_are_numbers_unless_they_are_quoted() -> None:
     assert load_config({}, overrides=["rounds=8"]).config.rounds == 8
     with pytest.raises(
-        ConfigError, match=r"^--set rounds='8': rounds = '8': must be a valid integer: write it without"
+        ConfigError, match=r"^--set rounds='8': rounds = '8': must be an integer: write it without"
     ):
         load_config({}, overrides=["rounds='8'"])
 
@@ -145,7 +145,7 @@ class TestYaml:
 
     def test_numbers_in_quotes_are_text(self, load: Callable[[str], Any]) -> None:
         with pytest.raises(
-            ConfigError, match=r"run\.yaml: rounds = '8': must be a valid integer: write it without quotes"
+            ConfigError, match=r"run\.yaml: rounds = '8': must be an integer: write it without quotes"
         ):
             load('rounds: "8"\n')
 
@@ -226,7 +226,7 @@ class Needs(Tracker):
         )
         wrong = crfl("plugins", "check", "needs", "--set", "target=3")
         assert (
-            "tracker 'needs' of needy-tools 1.0: target = 3: must be a valid string: write it in quotes" in wrong.stderr
+            "tracker 'needs' of needy-tools 1.0: target = 3: must be a string: write it in quotes" in wrong.stderr
         )
 
 
