@@ -13,6 +13,7 @@ CrflError                 the message is written for the person who will read it
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -100,13 +101,43 @@ def wrap_failures(what: str) -> Iterator[None]:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Describe an exception of a plugin by its type and text.
+    """Describe an exception of a plugin by its type, its text, and the line of the plugin that raised it.
 
     >>> describe_exception(KeyError("f")), describe_exception(SystemExit(7))
     ("KeyError: 'f'", 'SystemExit: 7: a plugin must not end the process')
     """
     ends = ": a plugin must not end the process" if isinstance(error, SystemExit) else ""
-    return f"{type(error).__name__}: {error}{ends}"
+    place = failure_location(error)
+    return f"{type(error).__name__}: {error}{ends}{f' ({place})' if place else ''}"
+
+
+LIBRARIES = {
+    "click",
+    "crfl_core",
+    "contextlib",
+    "functools",
+    "importlib",
+    "numpy",
+    "pluggy",
+    "pydantic",
+    "torch",
+    "typer",
+    "typing",
+}
+"""Packages whose frames in a traceback are not those of the plugin that failed."""
+
+
+def failure_location(error: BaseException) -> str:
+    """Return file and line of the last frame of the plugin's own package in a traceback; empty if there is none."""
+    own_package = ""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if not own_package and package not in LIBRARIES:
+            own_package = package
+        if own_package and package == own_package:
+            place = f"{frame.f_code.co_filename}:{line}"
+    return place
 
 
 def suggest_names(name: str, known: Iterable[str]) -> str:

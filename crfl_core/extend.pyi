@@ -24,6 +24,7 @@ from crfl_core.errors import PluginFailure as PluginFailure
 from crfl_core.errors import RunError as RunError
 
 # Aggregators: stages and rules, and what a round hands them
+from crfl_core.plugin_api.aggregator import AggregationStep as AggregationStep
 from crfl_core.plugin_api.aggregator import Aggregator as Aggregator
 from crfl_core.plugin_api.aggregator import LinearAggregator as LinearAggregator
 from crfl_core.plugin_api.aggregator import Stage as Stage

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import NoReturn, TextIO
 
-from crfl_core.errors import CrflError, CrflWarning
+from crfl_core.errors import CrflError, CrflWarning, PluginError
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (CrflError, OSError, MemoryError) as error:
         if os.environ.get("CRFL_DEBUG"):
             raise
-        print_message("\n".join([f"error: {error_text(error)}", *getattr(error, "__notes__", ())]))
+        print_message("\n".join([f"error: {error_text(error)}", *getattr(error, "__notes__", ()), *debug_hint(error)]))
         sys.exit(EXIT_BAD_INPUT)
 
 
@@ -76,6 +76,12 @@ def error_text(error: CrflError | OSError | MemoryError) -> str:
     if isinstance(error, MemoryError):
         return f"there is not enough memory: {error}: `crfl run --dry-run` says what a run needs".replace(": :", ":")
     return ": ".join(str(part) for part in (error.filename, error.strerror or error) if part)
+
+
+def debug_hint(error: BaseException) -> Iterator[str]:
+    """Yield how to see the traceback of an exception that a plugin did not mean to raise."""
+    if isinstance(error, PluginError) and error.__cause__ is not None and not isinstance(error.__cause__, CrflError):
+        yield "CRFL_DEBUG=1 shows the traceback"
 
 
 def passing(text: str) -> None:

@@ -22,7 +22,7 @@ from crfl_core.cli.predict import predict
 from crfl_core.cli.run import run
 from crfl_core.cli.schema import schema
 from crfl_core.cli.show import show
-from crfl_core.errors import CrflError, PluginError, PluginFailure, suggest_names
+from crfl_core.errors import CrflError, PluginError, PluginFailure, describe_exception, suggest_names
 from crfl_core.plugin_api.command import summary_in_source
 
 if TYPE_CHECKING:
@@ -144,8 +144,7 @@ class CommandGroup(TyperGroup):
             if name is None or name in self.commands:
                 raise
             where = f"command {name!r} of {self.registry.origin('command', name)}"
-            what = f"{type(error).__name__}: {error}"
-            raise PluginFailure(f"{where} failed: {what}; CRFL_DEBUG=1 shows where") from error
+            raise PluginFailure(f"{where} failed: {describe_exception(error)}") from error
 
 
 class PluginCommand(TyperCommand):

@@ -121,7 +121,9 @@ class RetypedTable(dict[str, Any]):
             return dict(self)
         foreign = [key for key in self if key in self.inherited and key not in table.model_fields]
         if foreign and context is not None and "left_out" in context:
-            context["left_out"].append(f"{who} leaves out inherited options that it does not have: {', '.join(foreign)}")
+            context["left_out"].append(
+                f"{who} leaves out inherited options that it does not have: {', '.join(foreign)}"
+            )
         return {key: value for key, value in self.items() if key not in foreign}
 
 

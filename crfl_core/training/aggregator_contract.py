@@ -46,7 +46,14 @@ def check_state(who: object, state: object) -> State:
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise PluginFailure(f"{who}: state[{name!r}] must be a tensor, found {type(value).__name__}")
+        refuse_gradient(who, f"state[{name!r}]", value)
     return state
+
+
+def refuse_gradient(who: object, name: str, values: Tensor) -> None:
+    """Raise `PluginFailure` if an answer keeps a graph of gradients, which nothing later needs or could store."""
+    if values.requires_grad:
+        raise PluginFailure(f"{who} returned {name} with requires_grad: end with {name}.detach()")
 
 
 def check_notes(who: object, notes: Mapping[str, float]) -> None:
@@ -177,6 +184,8 @@ def ask_full_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> Te
     assert result.full_weights is not None
     with wrap_failures(f"aggregator {rule.full_name} failed in full_weights"):
         full = result.full_weights()
+    if isinstance(full, Tensor):
+        refuse_gradient(PluginMethod("aggregator", rule, "aggregate"), "full_weights", full)
     right = isinstance(full, Tensor) and full.shape == values.shape
     largest = torch.maximum(full.amax(1), -full.amin(1)).to(result.weights) if right else result.weights
     if not right or not torch.allclose(largest, result.weights.abs(), rtol=tolerance(8, full), atol=0):
@@ -213,6 +222,7 @@ def check_reported(who: str, weights: object, reported: RuleResult, values: Tens
     """Check that weights which a plugin puts in the place of a chain's give the same update."""
     if not isinstance(weights, Tensor) or weights.shape != reported.weights.shape:
         raise PluginFailure(f"{who}: crfl_effective_weights must return a tensor of {len(values)} weights")
+    refuse_gradient(f"{who}: crfl_effective_weights", "weights", weights)
     for gap, limit in identity_gaps(reported.update[None], weights[None], values, reported.offset):
         if not (gap <= limit).all():
             raise PluginFailure(
@@ -257,9 +267,14 @@ def check_shapes(
         found = getattr(answer, name)
         if found is None and name == "offset":
             continue
-        if not isinstance(found, Tensor) or tuple(found.shape) not in shapes:
-            shape = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-            who = PluginMethod("aggregator", step, answer_method(step))
+        who = PluginMethod("aggregator", step, answer_method(step))
+        expected_shapes = " or ".join(map(str, shapes))
+        if not isinstance(found, Tensor):
             raise PluginFailure(
-                f"{who} returned {name} of {shape} for updates {updates}: expected {' or '.join(map(str, shapes))}"
+                f"{who} returned {name} as {type(found).__name__}: expected a torch.Tensor of shape {expected_shapes}"
             )
+        if tuple(found.shape) not in shapes:
+            raise PluginFailure(
+                f"{who} returned {name} of shape {tuple(found.shape)} for updates {updates}: expected {expected_shapes}"
+            )
+        refuse_gradient(who, name, found)

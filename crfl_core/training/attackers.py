@@ -49,6 +49,7 @@ class Poisoner:
         x = self._inputs.gather_rows(federation.data.input_rows, own)
         clean = Batches(x, labels[first:].clone(), sizes[first:], attackers, task.number)
         dirty = poison_batches(attack, clean, attack_state_of(federation, task.attack_state))
+        check_labels(attack, dirty.y, federation.data.facts.classes)
         moved = find_moved_inputs(clean.x, dirty.x)
         features = self._mapped(own, clean.x, dirty.x, moved)
         labels[first:] = dirty.y
@@ -86,6 +87,14 @@ def poison_batches(attack: Attack, clean: Batches, state: State) -> Batches:
             f"{tuple(clean.x.shape)} became {tuple(dirty.x.shape)}"
         )
     return dirty
+
+
+def check_labels(attack: Attack, labels: Tensor, classes: int) -> None:
+    """Raise `PluginFailure` unless poisoned labels are class numbers."""
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if wrong.numel():
+        who = PluginMethod("attack", attack, "poison")
+        raise PluginFailure(f"{who} made the label {wrong[0].item():g}: labels are class numbers, 0..{classes - 1}")
 
 
 def find_moved_inputs(clean: Tensor, dirty: Tensor) -> Tensor:

@@ -107,6 +107,21 @@ def test_attackers_who_are_done_do_nothing_while_others_still_train() -> None:
     assert norms[0] == pytest.approx(norms[1], rel=1e-10)
 
 
+class Overlabelling(Mislabelling):
+    """Gives samples a label that is not a class."""
+
+    def poison(self, batches: Batches, state: State) -> Batches:
+        return replace(batches, y=batches.y + 10)
+
+
+def test_labels_that_are_not_classes_are_the_fault_of_the_attack() -> None:
+    table = {"type": "overlabelling", "clients": [0], "rounds": [1]}
+    federation = federation_of(tiny(attack=table), {"overlabelling": Overlabelling})
+    message = r"attack 'overlabelling' of .*poison\(\) \(.*:\d+\) made the label 1\d: labels are class numbers, 0\.\.9$"
+    with pytest.raises(PluginFailure, match=message):
+        played(federation)
+
+
 class Raising(ModelReplacement):
     """Fails in a chosen place."""
 

@@ -150,10 +150,9 @@ class Raises(Tracker):
         install("noisy-tools", "2.0", {"crfl.trackers": {"raises": "Raises"}}, source)
         result = crfl("run", "-q", *small, "--set", 'trackers=["raises"]')
         assert result.returncode == 0
-        assert result.stderr == (
-            "warning: tracker 'raises' of noisy-tools 2.0 failed in crfl_run_started: OSError: disk full; "
-            "the run continues without it\n"
-        )
+        told = "warning: tracker 'raises' of noisy-tools 2.0 failed in crfl_run_started: OSError: disk full ("
+        assert result.stderr.startswith(told)
+        assert result.stderr.endswith("); the run continues without it\n")
 
     def test_debug_shows_where_an_error_was_raised(self, crfl: Crfl, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CRFL_DEBUG", "1")

@@ -107,9 +107,7 @@ def test_python_code_is_held_to_the_same() -> None:
 
 def test_overrides_are_numbers_unless_they_are_quoted() -> None:
     assert load_config({}, overrides=["rounds=8"]).config.rounds == 8
-    with pytest.raises(
-        ConfigError, match=r"^--set rounds='8': rounds = '8': must be an integer: write it without"
-    ):
+    with pytest.raises(ConfigError, match=r"^--set rounds='8': rounds = '8': must be an integer: write it without"):
         load_config({}, overrides=["rounds='8'"])
 
 
@@ -144,9 +142,7 @@ class TestYaml:
         assert load(f"training: {{weight_decay: {number}}}\n").training.weight_decay == 0.001
 
     def test_numbers_in_quotes_are_text(self, load: Callable[[str], Any]) -> None:
-        with pytest.raises(
-            ConfigError, match=r"run\.yaml: rounds = '8': must be an integer: write it without quotes"
-        ):
+        with pytest.raises(ConfigError, match=r"run\.yaml: rounds = '8': must be an integer: write it without quotes"):
             load('rounds: "8"\n')
 
 
@@ -225,9 +221,7 @@ class Needs(Tracker):
             "(options are given with --set)\n",
         )
         wrong = crfl("plugins", "check", "needs", "--set", "target=3")
-        assert (
-            "tracker 'needs' of needy-tools 1.0: target = 3: must be a string: write it in quotes" in wrong.stderr
-        )
+        assert "tracker 'needs' of needy-tools 1.0: target = 3: must be a string: write it in quotes" in wrong.stderr
 
 
 def test_defaults_of_a_plugin_that_was_only_named_are_defaults(crfl: Crfl, tmp_path: Path) -> None:

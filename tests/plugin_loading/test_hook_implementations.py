@@ -89,13 +89,10 @@ def test_an_exception_in_a_tracker_disables_it_and_the_run_goes_on(install: Inst
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         watched = crfl_core.run(SMALL | {"trackers": ["raises"]}, out=tmp_path / "watched")
-    assert [(one.category, str(one.message)) for one in caught] == [
-        (
-            CrflWarning,
-            "tracker 'raises' of noisy-tools 2.0 failed in crfl_round_finished: ValueError: disk full; "
-            "the run continues without it",
-        )
-    ]
+    assert [one.category for one in caught] == [CrflWarning]
+    first, place = str(caught[0].message).split(" (")
+    assert first == "tracker 'raises' of noisy-tools 2.0 failed in crfl_round_finished: ValueError: disk full"
+    assert re.fullmatch(r".*/noisy_tools\.py:\d+\); the run continues without it", place)
     plain = crfl_core.run(SMALL, out=tmp_path / "plain")
     torch.testing.assert_close(watched.parameters, plain.parameters, rtol=0, atol=0)
     assert watched.metrics == plain.metrics

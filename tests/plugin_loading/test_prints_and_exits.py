@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -124,8 +125,14 @@ class Exits({base}):
     def {method}(self, *_, **__):
         sys.exit(7)
 """
-SENTENCE = "SystemExit: 7: a plugin must not end the process\n"
+SENTENCE = "SystemExit: 7: a plugin must not end the process"
 RESUME = "resume with `crfl run runs/digits`\n"
+HINT = "CRFL_DEBUG=1 shows the traceback\n"
+
+
+def without_folder(text: str) -> str:
+    """Replace the folder of every place in a message, which is another one in each test."""
+    return re.sub(r"\([^ ()]*/", "(", text)
 
 
 class TestExits:
@@ -138,23 +145,24 @@ class TestExits:
         result = crfl("run", "--quiet", *small, "--set", called.setting_for("exits"))
         assert (result.returncode, result.stdout) == (2, "")
         first, *more = result.stderr.splitlines(keepends=True)
-        assert first.endswith(SENTENCE)
-        assert "'exits' of exiting-tools 0.7" in first or "exiting_tools.py:11: " in first
-        assert more in ([], [RESUME])
+        assert SENTENCE in first
+        assert "exiting_tools.py:11" in first
+        assert more in ([HINT], [RESUME, HINT])
 
     def test_importing_one_is_a_sentence(self, install: Install, crfl: Crfl) -> None:
         install("exiting-tools", "0.7", {"crfl.trackers": {"exits": "Exits"}}, "import sys\nsys.exit(7)\n")
         result = crfl("run", "--quiet", "--set", "trackers=['exits']")
         assert result.returncode == 2
-        assert result.stderr.endswith(f"tracker 'exits' of exiting-tools 0.7 cannot be imported: {SENTENCE}")
+        told = f"tracker 'exits' of exiting-tools 0.7 cannot be imported: {SENTENCE} (exiting_tools.py:2)\n"
+        assert without_folder(result.stderr).endswith(told)
         assert crfl("plugins", "--json").returncode == 0
 
     @pytest.mark.parametrize(
         ("statement", "reason"),
         [
             ("sys.exit(7)", SENTENCE),
-            ("{}['lost']", "KeyError: 'lost'\n"),
-            ("1 / 0", "ZeroDivisionError: division by zero\n"),
+            ("{}['lost']", "KeyError: 'lost'"),
+            ("1 / 0", "ZeroDivisionError: division by zero"),
         ],
     )
     def test_checking_its_options_is_one_too(self, install: Install, crfl: Crfl, statement: str, reason: str) -> None:
@@ -166,9 +174,9 @@ class TestExits:
         install("exiting-tools", "0.7", {"crfl.trackers": {"exits": "Exits"}}, source)
         result = crfl("run", "--quiet", "--set", "trackers=[{type='exits', path='a'}]")
         assert result.returncode == 2
-        assert result.stderr == (
+        assert without_folder(result.stderr) == (
             "error: --set trackers=[{type='exits', path='a'}]: trackers.0: tracker 'exits' of exiting-tools 0.7 "
-            f"failed to check its options: {reason}"
+            f"failed to check its options: {reason} (exiting_tools.py:8)\n"
         )
 
     def test_a_hook_that_exits_stops_the_run_with_a_sentence(
@@ -184,7 +192,7 @@ class TestExits:
         result = crfl("run", "--quiet", *small, "--set", "partition=exits")
         assert (result.returncode, result.stdout) == (2, "")
         sentence = f"partitioner 'exits' of exiting-tools 0.7 failed in crfl_round_finished: {SENTENCE}"
-        assert result.stderr == f"error: {sentence}{RESUME}"
+        assert without_folder(result.stderr) == f"error: {sentence} (exiting_tools.py:11)\n{RESUME}{HINT}"
 
     def test_a_tracker_that_exits_is_disabled_as_after_any_failure(
         self, install: Install, crfl: Crfl, small: list[str]
@@ -195,9 +203,9 @@ class TestExits:
         install("exiting-tools", "0.7", {"crfl.trackers": {"exits": "Exits"}}, source)
         result = crfl("run", "--quiet", "--out", "here", *small, "--set", "trackers=['exits']")
         assert (result.returncode, result.stdout) == (0, "here\n")
-        assert result.stderr == (
-            f"warning: tracker 'exits' of exiting-tools 0.7 failed in crfl_round_finished: {SENTENCE.strip()}; "
-            "the run continues without it\n"
+        assert without_folder(result.stderr) == (
+            f"warning: tracker 'exits' of exiting-tools 0.7 failed in crfl_round_finished: {SENTENCE} "
+            "(exiting_tools.py:11); the run continues without it\n"
         )
 
     def test_the_kit_reports_it_as_a_broken_promise(self, install: Install, crfl: Crfl) -> None:
@@ -205,7 +213,7 @@ class TestExits:
         install("exiting-tools", "0.7", {"crfl.aggregators": {"exits": "Exits"}}, source)
         result = crfl("plugins", "check", "exits", "--json")
         assert result.returncode == 1
-        assert any(SENTENCE.strip() in line["message"] for line in json.loads(result.stdout))
+        assert any(SENTENCE in line["message"] for line in json.loads(result.stdout))
 
 
 def test_python_code_gets_an_exception_that_it_can_handle(install: Install, tmp_path: Path) -> None:

@@ -331,7 +331,7 @@ class BrokenMixing(FixedStage):
     [
         ("nan", "returned numbers that are not finite"),
         ("scalar", "returned matrix of shape ()"),
-        ("number", "returned matrix of float"),
+        ("number", "returned matrix as float"),
         ("infinite offset", "returned numbers that are not finite"),
     ],
 )

@@ -125,14 +125,35 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
         lambda *args: result(args[2], state={1: torch.zeros(3)}),
         "state[1] must be a tensor, found Tensor",
     ),
-    "no update": (lambda *args: result(args[2], update=None), "returned update of NoneType for updates (8, 650)"),
+    "no update": (
+        lambda *args: result(args[2], update=None),
+        "returned update as NoneType: expected a torch.Tensor of shape (650,)",
+    ),
     "lists": (
         lambda *args: result(args[2], update=args[2].update.tolist()),
-        "returned update of list for updates (8, 650)",
+        "returned update as list: expected a torch.Tensor",
     ),
     "weights of others": (
         lambda *args: result(args[2], weights=torch.ones(3) / 3),
         "returned weights of shape (3,) for updates (8, 650): expected (8,)",
+    ),
+    "weights of NumPy": (
+        lambda *args: result(args[2], weights=args[2].weights.numpy()),
+        "returned weights as ndarray: expected a torch.Tensor of shape (8,)",
+    ),
+    "weights with a graph": (
+        lambda *args: result(args[2], weights=args[2].weights.requires_grad_()),
+        "returned weights with requires_grad: end with weights.detach()",
+    ),
+    "a state with a graph": (
+        lambda *args: result(args[2], state={"last": torch.zeros(3, requires_grad=True)}),
+        "returned state['last'] with requires_grad: end with state['last'].detach()",
+    ),
+    "full weights with a graph": (
+        lambda updates, _, honest: result(
+            honest, full_weights=lambda: honest.weights[:, None].to(updates.values).expand(8, 650).requires_grad_()
+        ),
+        "returned full_weights with requires_grad",
     ),
     "words as notes": (
         lambda *args: result(args[2], notes={"mood": "good"}),
@@ -152,12 +173,12 @@ STAGED: dict[str, tuple[Answer, str]] = {
         lambda updates, *_: RuleResult(updates.values[0].clone(), even(updates.values)),
         "must return a StageResult, found RuleResult",
     ),
-    "no values": (lambda *args: stage_result(args[2], values=None), "returned values of NoneType for updates (8, 650)"),
+    "no values": (lambda *args: stage_result(args[2], values=None), "returned values as NoneType"),
     "a number": (
         lambda *args: stage_result(args[2], values=torch.ones(())),
         "returned values of shape () for updates (8, 650)",
     ),
-    "no mixing": (lambda *args: stage_result(args[2], mixing=None), "returned mixing of NoneType for updates (8, 650)"),
+    "no mixing": (lambda *args: stage_result(args[2], mixing=None), "returned mixing as NoneType"),
     "a number in the state": (
         lambda *args: stage_result(args[2], state={"rounds": 3}),
         "state['rounds'] must be a tensor, found int",
@@ -262,7 +283,7 @@ CAPS: dict[str, tuple[Callable[[Clients], Any], str]] = {
 MIXINGS: dict[str, tuple[Callable[[RoundFacts], Any], str]] = {
     "nothing": (lambda _: None, "must return a Mixing, found NoneType"),
     "a matrix": (lambda _: torch.eye(8), "must return a Mixing, found Tensor"),
-    "no matrix": (lambda _: Mixing(None), "returned matrix of NoneType"),  # type: ignore[arg-type]
+    "no matrix": (lambda _: Mixing(None), "returned matrix as NoneType"),  # type: ignore[arg-type]
     "a number": (lambda _: Mixing(torch.ones(())), "returned matrix of shape ()"),
     "too few columns": (lambda _: Mixing(torch.eye(5)), "returned matrix of shape (5, 5) for updates (8, 650)"),
     "a short offset": (lambda _: Mixing(torch.ones(8), torch.ones(5)), "returned offset of shape (5,)"),
