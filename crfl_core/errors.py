@@ -112,17 +112,16 @@ def describe_exception(error: BaseException) -> str:
 
 
 LIBRARIES = {
-    "click",
     "crfl_core",
+    "pluggy",
+    "pydantic",
+    "click",
+    "typer",
+    "torch",
+    "numpy",
     "contextlib",
     "functools",
     "importlib",
-    "numpy",
-    "pluggy",
-    "pydantic",
-    "torch",
-    "typer",
-    "typing",
 }
 """Packages whose frames in a traceback are not those of the plugin that failed."""
 

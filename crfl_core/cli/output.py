@@ -89,7 +89,7 @@ def progress(quiet: bool) -> list[Tracker]:
     if quiet:
         return []
     try:
-        tracker = Registry().load("tracker", "progress").model_validate({}).with_name("progress")
+        tracker = Registry().load("tracker", "crfl:progress").model_validate({}).with_name("progress")
     except PluginError as error:
         sys.stderr.write(f"warning: no progress is shown: {error}\n")
         return []

@@ -20,6 +20,7 @@ from crfl_core.config.schema import RunConfig, Trust
 from crfl_core.errors import ConfigError, CrflWarning, one_line, suggest_names
 from crfl_core.plugin_loading.missing_plugins import LenientRegistry
 from crfl_core.plugin_loading.registry import Registry
+from crfl_core.records.table import DefaultTable
 
 ConfigSource = str | Path | Mapping[str, Any] | RunConfig
 
@@ -78,7 +79,8 @@ def read_source(source: ConfigSource | None) -> tuple[Tree, dict[KeyPath, str]]:
     """Read the merged tree of a source, and where each of its leaves was written."""
     if source is None:
         default = Path(__file__).with_name("default.toml")
-        return read_file(default, plugin_defaults(), name="the default config")
+        tree, written = read_file(default, plugin_defaults(), name="the default config")
+        return DefaultTable.mark(tree), written
     if isinstance(source, RunConfig):
         return source.model_dump(mode="json", exclude_none=True), {}
     if isinstance(source, Mapping):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crfl_core.errors import ConfigError, one_line
-from crfl_core.records.table import RetypedTable
+from crfl_core.records.table import DefaultTable, RetypedTable
 
 Tree = dict[str, Any]
 
@@ -140,7 +140,9 @@ def start_merge(one: Tree, other: Tree) -> Tree:
         return {}
     if new_type != one.get("type"):
         return RetypedTable(one, frozenset(one) - set(other) - {"type"})
-    return one.copy_without(other) if isinstance(one, RetypedTable) else dict(one)
+    if isinstance(one, RetypedTable):
+        return one.copy_without(other)
+    return DefaultTable(one) if isinstance(one, DefaultTable) and "type" not in other else dict(one)
 
 
 def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> list[KeyPath]:

@@ -25,7 +25,7 @@ from crfl_core.plugin_api.server_optimiser import ServerOptimiser
 from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.records import schedules
 from crfl_core.records.schedules import EqualInfluence, Linear, PerClient, Schedule
-from crfl_core.records.table import Table
+from crfl_core.records.table import DefaultTable, Table
 from crfl_core.records.threat import ThreatSettings
 from crfl_core.records.votes import VoteSettings
 
@@ -41,7 +41,7 @@ DISTRIBUTION_OR_PLUGIN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[^:\s]+)?$"
 
 def by_name(name: str) -> Any:
     """Return the default of a plugin field: the plugin of this name with its own defaults."""
-    return cast("Any", {"type": name})
+    return cast("Any", DefaultTable(type=name))
 
 
 def absent_if_none(value: object) -> object:
@@ -350,7 +350,8 @@ class RunConfig(Table):
         wanted: dict[str, Mapping[str, Any]] = {}
         for certificate in self.certificates if capping is not False else ():
             with wrap_failures(f"certificate {certificate.full_name} failed in stages_to_add"):
-                wanted |= {str(stage["type"]).rpartition(":")[2]: stage for stage in certificate.stages_to_add(capping)}
+                stages = map(DefaultTable, certificate.stages_to_add(capping))
+                wanted |= {str(stage["type"]).rpartition(":")[2]: stage for stage in stages}
         if capping and not wanted and len(self.aggregation) == 1:
             raise ConfigError(
                 "server.cap_updates = true: no certificate names a stage that caps updates: put one into aggregation, "

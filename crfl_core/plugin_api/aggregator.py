@@ -46,6 +46,10 @@ class AggregationStep(ServerStep):
     `depends` says what a client's weight depends on: "fixed" on nothing submitted, "own" on the client's own update,
     which is projected on a ball, "all" on all updates. It follows from the base class. Steps that see the updates also
     see the server, `updates.round.server`, and with `needs_root = True` its trusted samples.
+
+    >>> from crfl_core.extend import AggregationStep, CapStage, LinearAggregator
+    >>> [issubclass(step, AggregationStep) for step in (CapStage, LinearAggregator)]
+    [True, True]
     """
 
     alternatives: ClassVar[str] = "FixedStage, CapStage or LinearAggregator"

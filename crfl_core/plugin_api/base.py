@@ -24,7 +24,7 @@ from crfl_core.files.data_files import absolute_user_path
 from crfl_core.plugin_api import LOCAL
 from crfl_core.plugin_api.plugin_errors import function_of, source_location
 from crfl_core.records.round import Dependence
-from crfl_core.records.table import RetypedTable, Table
+from crfl_core.records.table import DefaultTable, RetypedTable, Table
 
 API_VERSION = 1
 """Version of the plugin API that this release offers. A class names the one it was written for in `api_version`."""
@@ -79,6 +79,9 @@ class Resolver(Protocol):
 
     def origin(self, kind: str, name: str) -> str:
         """Return distribution and version of a named plugin. Raises `PluginError`."""
+
+    def default_name(self, kind: str, name: str) -> str:
+        """Return the name that stands for crfl's own plugin, even if other distributions declare the same name."""
 
     def import_refusal(self, path: str) -> str:
         """Return why an option must not import code; empty if it may."""
@@ -136,6 +139,8 @@ class PluginField:
             raise ValueError(f"needs `type`, the name of an installed {self.kind}: `crfl plugins` lists them")
         if resolver is None:
             raise ValueError(f"{name!r} alone needs a registry: pass an instance of its class instead")
+        if isinstance(value, DefaultTable):
+            name = resolver.default_name(self.kind, name)
         try:
             plugin_class = resolver.load(self.kind, name)
         except PluginError as error:
@@ -146,7 +151,10 @@ class PluginField:
         origin = resolver.origin(self.kind, name)
         try:
             plugin = plugin_class.model_validate(options, context=info.context)
-        except (ValidationError, CrflError):
+        except ValidationError as error:
+            refuse_wrong_defaults(f"{self.kind} {name!r} of {origin}", plugin_class, options, error)
+            raise
+        except CrflError:
             raise
         except UNEXPECTED_EXCEPTIONS as error:
             message = f"{self.kind} {name!r} of {origin} failed to check its options: {describe_exception(error)}"
@@ -176,6 +184,16 @@ class PluginField:
     @staticmethod
     def _serialise(value: Plugin) -> dict[str, Any]:
         return {"type": value.configured_as} | value.model_dump(mode="json", exclude_none=True)
+
+
+def refuse_wrong_defaults(who: str, plugin: type[Plugin], options: Mapping[str, Any], error: ValidationError) -> None:
+    """Raise an error about the plugin if one of its own defaults is refused: the config has no such key to mend."""
+    for detail in error.errors(include_url=False):
+        option = str(detail["loc"][0]) if detail["loc"] else ""
+        if option in plugin.model_fields and option not in options and "key" not in detail.get("ctx", {}):
+            default = plugin.model_fields[option].default
+            message = f"{who}: its default {option} = {default!r} is refused: {detail['msg']}: mend the plugin"
+            raise PydanticCustomError("plugin", "{message}", {"message": message}) from error
 
 
 def with_article(kind: str) -> str:

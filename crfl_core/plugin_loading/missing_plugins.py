@@ -132,6 +132,10 @@ class LenientRegistry:
             used = self._used.get((kind, name))
             return f"{used.distribution} {used.version}".strip() if used else "a package that is not installed"
 
+    def default_name(self, kind: str, name: str) -> str:
+        """Return the name that stands for crfl's own plugin, as of a `Registry`."""
+        return self._registry.default_name(kind, name)
+
     def import_refusal(self, path: str) -> str:
         """Return why an option must not import code, as of a `Registry`."""
         return self._registry.import_refusal(path)

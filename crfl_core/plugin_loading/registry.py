@@ -85,6 +85,7 @@ class Registry:
         self._allow: Sequence[str] | None = None
         self._run_directory: Path | None = None
         self._loaded: dict[tuple[str, str, str], type[Plugin]] = {}
+        self._recorded: Mapping[tuple[str, str], str] = {}
 
     @cached_property
     def found(self) -> dict[str, dict[str, list[FoundPlugin]]]:
@@ -115,6 +116,16 @@ class Registry:
         copy._loaded = self._loaded
         copy._allow = entries
         copy._run_directory = self._run_directory
+        copy._recorded = self._recorded
+        return copy
+
+    def with_recorded(self, distributions: Mapping[tuple[str, str], str]) -> Registry:
+        """Return the same plugins; of several with one name, the one of the distribution that a run recorded counts.
+
+        `distributions` are by kind and name.
+        """
+        copy = self.with_allow_list(self._allow)
+        copy._recorded = distributions
         return copy
 
     def for_run_directory(self, directory: Path) -> Registry:
@@ -159,6 +170,8 @@ class Registry:
         if not usable:
             refusal = self._refusal_of(candidates[0])
             raise PluginError(f"{kind} {name!r} of {candidates[0].origin} is blocked by {refusal}")
+        recorded = self._recorded.get((kind, name))
+        usable = [found for found in usable if found.distribution == recorded] or usable
         if len(usable) > 1:
             origins = " and ".join(found.origin for found in usable)
             choices = " or ".join(repr(f"{found.distribution}:{bare}") for found in usable)
@@ -188,6 +201,11 @@ class Registry:
     def origin(self, kind: str, name: str) -> str:
         """Return distribution and version that a name stands for. Raises `PluginError`."""
         return self.find(kind, name).origin
+
+    def default_name(self, kind: str, name: str) -> str:
+        """Return the name that stands for crfl's own plugin: `crfl:name` if another distribution declares it, too."""
+        is_shared = sum(map(self.is_usable, self.found[kind].get(name, ()))) > 1
+        return f"{OWN_DISTRIBUTION}:{name}" if is_shared else name
 
     def import_refusal(self, path: str) -> str:
         """Return why an option must not import the code "package.module:name"; empty if it may."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -96,6 +96,24 @@ def suggest_key(name: str, known: Collection[str]) -> str:
     return f"did you mean {path!r}?" if table in known else suggest_names(name, known)
 
 
+class DefaultTable(dict[str, Any]):
+    """Table of a plugin that is a default: its `type` means the plugin of crfl, whichever others have that name."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler(dict[str, Any])
+
+    @classmethod
+    def mark(cls, tree: Any) -> Any:
+        """Return a tree in which every table with a `type` is a default."""
+        if isinstance(tree, list | tuple):
+            return type(tree)(map(cls.mark, tree))
+        if not isinstance(tree, Mapping):
+            return tree
+        table = {key: cls.mark(value) for key, value in tree.items()}
+        return cls(table) if "type" in table else table
+
+
 class RetypedTable(dict[str, Any]):
     """Table whose `type` changed while configs were merged.
 
@@ -139,10 +157,15 @@ class Table(BaseModel):
     def __get_pydantic_core_schema__(cls, source: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
         return cast("CoreSchema", make_strict(handler(source)))
 
+    @classmethod
+    def type_names(cls) -> tuple[str, ...]:
+        """Return the values of `type` that stand for this table; none if it has no `type`."""
+        return get_args(cls.model_fields["type"].annotation) if "type" in cls.model_fields else ()
+
     @model_validator(mode="before")
     @classmethod
     def _know_every_key(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, RetypedTable):
+        if isinstance(value, RetypedTable) and value["type"] in cls.type_names():
             value = value.fit(cls, repr(value["type"]), info.context)
         if isinstance(value, Mapping) and cls.model_config.get("extra") == "forbid":
             for key in value:

@@ -268,9 +268,15 @@ def reading(
 
     Without `trust` no third-party code is imported: the directory may come from another person.
     """
+    registry = prefer_recorded(directory, registry)
     if not trust:
         registry = registry.for_run_directory(directory.path)
     return LenientRegistry(registry, used_plugins(directory), needed)
+
+
+def prefer_recorded(directory: RunDirectory, registry: Registry) -> Registry:
+    """Return the same plugins; of several with one name, the one that the run used counts."""
+    return registry.with_recorded({key: used.distribution for key, used in used_plugins(directory).items()})
 
 
 def data_facts(ledger: Ledger) -> DataFacts:

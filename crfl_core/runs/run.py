@@ -26,7 +26,7 @@ from crfl_core.runs import environment
 from crfl_core.runs.checkpoints import continue_rounds, remove_checkpoint
 from crfl_core.runs.replace_run import claim_path, clean_up
 from crfl_core.runs.resource_needs import size_check
-from crfl_core.runs.results import RunResult, certify_all, load, reading
+from crfl_core.runs.results import RunResult, certify_all, load, prefer_recorded, reading
 from crfl_core.runs.run_directory import CONFIG, FITTED_MAPS, LEDGER, RunDirectory
 from crfl_core.runs.stored_models import read_fitted_maps, read_parameters, write_fitted_maps
 from crfl_core.runs.stored_votes import Voter, draw_vote_seed
@@ -96,10 +96,10 @@ def resume(
     third-party code, or options of trackers or of the engine that say where to write or to connect.
     """
     directory = RunDirectory(Path(path))
-    registry = Registry(plugins)
     if directory.state == "finished":
         clean_up(directory)
         return load(path, plugins=plugins, trust=trust)
+    registry = prefer_recorded(directory, Registry(plugins))
     loaded = load_runnable_config(directory, registry, trust=trust)
     with locate_errors(loaded):
         session = prepare(loaded.config, directory.path, trackers, read_fitted_maps_of_start(directory))

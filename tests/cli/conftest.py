@@ -81,7 +81,8 @@ def refused(crfl: Crfl, install: Install, tmp_path: Path, finished_run: Path, un
         result = crfl(*bad.command)
 
         assert result.returncode == 2
-        assert result.stderr.startswith(f"error: {bad.begins}")
+        told = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+        assert told[0].startswith(f"error: {bad.begins}")
         for words in bad.says:
             assert words in result.stderr
         assert "Traceback" not in result.stderr

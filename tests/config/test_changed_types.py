@@ -20,7 +20,12 @@ attack = { type = "sign-flip", clients = [0, 1, 2], rounds = { first = 1 }, scal
 """
 BACKDOOR = """
 rounds = 20
-attack = { type = "model-replacement", clients = [0, 1], rounds = [2], trigger = { type = "pixels", size = 3, norm = 2 } }
+
+[attack]
+type = "model-replacement"
+clients = [0, 1]
+rounds = [2]
+trigger = { type = "pixels", size = 3, norm = 2 }
 """
 
 Loaded = Callable[..., LoadedConfig]

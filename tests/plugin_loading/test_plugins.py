@@ -223,6 +223,18 @@ def test_what_a_plugin_prints_on_import_does_not_get_into_our_output(install: In
     assert result.stderr == "hello from afar\n"
 
 
+def test_a_default_that_its_own_plugin_refuses_is_named(install: Install) -> None:
+    source = QUIET.replace("level: int = 1", "level: Annotated[int, Field(ge=3)] = 1")
+    source = "from typing import Annotated\nfrom pydantic import Field\n" + source
+    install("robust-tools", "1.2", {"crfl.trackers": {"quiet": "Quiet"}}, source)
+    with pytest.raises(ConfigError) as stop:
+        load_config({"trackers": ["quiet"]})
+    assert str(stop.value).endswith(
+        "tracker 'quiet' of robust-tools 1.2: its default level = 1 is refused: "
+        "Input should be greater than or equal to 3: mend the plugin"
+    )
+
+
 class Local(Tracker):
     """Lives in this test file."""
 
