@@ -11,6 +11,7 @@ rounds the same influence).
 """
 
 from crfl_core.certification.formulas._arrays import Array
+from crfl_core.certification.formulas.backdoor import trigger_radius
 from crfl_core.certification.formulas.ball import ball_gradient_bound, ball_room, ball_smoothness
 from crfl_core.certification.formulas.budget import budget_per_unit_drift, tradeoff_budget
 from crfl_core.certification.formulas.confidence import (
@@ -203,6 +204,7 @@ __all__ = [
     "ensemble_count",
     "group_costs",
     "vote_counts",
+    "trigger_radius",
     # the answers
     "client_count",
     "feature_radius",
