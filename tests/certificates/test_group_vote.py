@@ -144,6 +144,55 @@ def test_groups_that_certify_themselves_count_for_more(tmp_path: Path) -> None:
     assert directions["refined"] == ("backward", "forward")
 
 
+def test_groups_that_certify_themselves_in_single_precision_declare_it(tmp_path: Path) -> None:
+    """Their certificates rest on steps that do not expand, which single precision does not prove."""
+    config = {
+        "groups": {"count": 3},
+        "model": {"type": "softmax", "features": {"type": "unit-ball", "radius": 4.0}},
+        "server": {"clip_norm": 50.0, "noise_std": 0.0, "cap_updates": True},
+        "threat": {"clients": 1, "rounds": [1], "poison": "update"},
+        "certificates": [{"type": "group-vote", "name": name, "refine": name == "refined"} for name in ("no", "refined")],
+    }
+    run = trained(grouped(**config), tmp_path / "run")
+    assert not run.metrics.refused
+    declared = {
+        audit.certificate: [check.name for check in audit.checks if check.status == "declared"] for audit in run.audits
+    }
+    assert declared == {"no": [], "refined": ["local steps are non-expansive"]}
+    directions = {found.certificate: found.directions for found in run.certified}
+    assert directions["refined"] == ("backward", "forward")  # server.cap_updates put a cap into the aggregation
+
+
+SUBSETS = {"by": "subsets", "count": 12, "size": 2}
+
+
+def test_no_certified_prediction_of_overlapping_groups_changes_under_attack_in_every_round(tmp_path: Path) -> None:
+    """Clients of several random subsets reach the votes of all of them: no confidence level is needed."""
+    config = grouped(groups=SUBSETS, partition={"type": "iid", "clients": 18})
+    run = trained(config, tmp_path / "clean")
+    assert not run.metrics.refused
+    prediction, radius = answers(run)
+    groups = run.ledger.facts.groups
+    assert groups is not None
+    shared = [client for client in range(18) if sum(client in members for members in groups.members) > 1]
+    assert len(shared) > 2
+    reached = 0
+    for number, clients in enumerate([shared[:1], shared[1:2], shared[:2], shared[-2:]]):
+        attack = {"type": "turning", "clients": clients, "rounds": [1, 2, 3, 4]}
+        attacked, _ = answers(trained(config | {"attack": attack}, tmp_path / str(number), turning=Turning))
+        stands = radius >= len(clients)
+        reached += int(stands.sum())
+        assert (attacked == prediction)[stands].all()
+    assert reached > 100
+
+
+def test_overlapping_groups_do_not_certify_themselves(tmp_path: Path) -> None:
+    config = grouped(groups=SUBSETS, certificates=[{"type": "group-vote", "refine": True}])
+    refused = trained(config, tmp_path / "run").metrics.refused["group-vote"]
+    assert "groups are disjoint: found random subsets" in refused
+    assert "set refine = false" in refused
+
+
 def test_what_crosses_groups_refuses_the_certificate(tmp_path: Path) -> None:
     class Judging(crfl_core.extend.Tracker):
         """Sees the models of all groups."""

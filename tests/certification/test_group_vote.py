@@ -16,6 +16,7 @@ from crfl_core.certification.formulas import (
     certified_groups,
     group_costs,
     group_radius,
+    membership_radius,
     vote_counts,
     weighted_group_radius,
 )
@@ -122,6 +123,45 @@ def test_weights_and_candidates_are_exact_by_trying_every_set_of_groups(groups: 
     assert limited > 20
 
 
+def fewest_clients(votes: NDArray[np.int64], classes: int, weights: Array, members: NDArray[np.bool_]) -> float:
+    """How many clients the vote stands, by trying all sets of clients and all votes of the groups that they reach."""
+    (first,), clients = winners(votes[None], classes, weights), members.shape[1]
+    for number in range(1, clients + 1):
+        for attackers in combinations(range(clients), number):
+            reached = np.flatnonzero(members[:, list(attackers)].any(axis=1))
+            others = np.repeat(votes[None], classes ** len(reached), axis=0)
+            others[:, reached] = tables(len(reached), classes)
+            if (winners(others, classes, weights) != first).any():
+                return number - 1.0
+    return np.inf
+
+
+@pytest.mark.parametrize(("groups", "classes"), [(3, 3), (4, 2), (5, 2), (6, 2)])
+def test_no_set_of_certified_clients_in_several_groups_changes_the_winner(groups: int, classes: int) -> None:
+    generator = np.random.default_rng(groups)
+    found, exact = [], []
+    for number in range(120):
+        members = generator.uniform(size=(groups, 4)) < generator.uniform(0.2, 0.8)
+        weights = generator.integers(0, 4, size=groups).astype(float) if number % 2 else np.ones(groups)
+        votes = np.where(generator.uniform(size=groups) < 0.8, 1, generator.integers(classes, size=groups))
+        found.append(float(membership_radius(votes[None], classes, members, weights)[0]))
+        exact.append(fewest_clients(votes, classes, weights, members))
+    assert (np.array(found) <= np.array(exact)).all()
+    assert (np.array(found) == np.array(exact)).mean() > 0.6
+    assert max(found) >= 1
+
+
+@pytest.mark.parametrize(("groups", "classes"), SIZES)
+def test_disjoint_groups_of_one_client_are_the_special_case(groups: int, classes: int) -> None:
+    votes = tables(groups, classes)
+    assert (membership_radius(votes, classes, np.eye(groups)) == weighted_group_radius(votes, classes, 1)).all()
+
+
+def test_members_must_be_those_of_all_groups() -> None:
+    with pytest.raises(ValueError, match="must be \\(groups, clients\\), found \\(3, 3\\) for 2 groups"):
+        membership_radius([[0, 1]], 2, np.eye(3))
+
+
 def test_cheapest_first_and_second_class_only_would_promise_too_much() -> None:
     """Where choosing greedily finds 5 clients, 4 are enough; looking at the runner-up finds 5, and 3 are enough."""
     votes, costs = [[2, 2, 3, 2, 2], [2, 1, 0, 0, 0]], [[3, 5, 1, 1, np.inf], [3, 1, np.inf, 5, 2]]
@@ -163,10 +203,13 @@ def test_many_samples_are_answered_in_blocks_as_one_by_one(monkeypatch: pytest.M
     votes = generator.integers(3, size=(50, 9))
     costs = generator.integers(1, 4, size=(50, 9)).astype(float)
     weights = generator.integers(1, 4, size=9)
+    members = generator.uniform(size=(9, 5)) < 0.4
     whole = group_radius(votes, 3, costs), weighted_group_radius(votes, 3, weights)
+    overlapping = membership_radius(votes, 3, members, weights)
     monkeypatch.setattr(module, "VOTES_AT_ONCE", 20)
     assert (group_radius(votes, 3, costs) == whole[0]).all()
     assert (weighted_group_radius(votes, 3, weights) == whole[1]).all()
+    assert (membership_radius(votes, 3, members, weights) == overlapping).all()
 
 
 @pytest.mark.parametrize(

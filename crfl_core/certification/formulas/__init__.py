@@ -44,6 +44,7 @@ from crfl_core.certification.formulas.group_vote import (
     ensemble_count,
     group_costs,
     group_radius,
+    membership_radius,
     vote_counts,
     weighted_group_radius,
 )
@@ -199,6 +200,7 @@ __all__ = [
     "margin_threshold",
     # votes of groups
     "group_radius",
+    "membership_radius",
     "certified_groups",
     "weighted_group_radius",
     "ensemble_count",

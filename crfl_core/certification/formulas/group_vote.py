@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.rounding import UNIT_ROUNDOFF
 
 LARGEST_TOTAL = 2.0**51
 """Weights add up to no more, so that twice their sum is exact in floating point."""
@@ -175,20 +174,56 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[slice]:
     return (slice(first, first + rows) for first in range(0, shape[0], rows))
 
 
-WHOLE = 2**51
-"""Up to this number of subsets, shares of them are counted in whole subsets."""
+def membership_radius(votes: ArrayLike, classes: int, members: ArrayLike, weights: ArrayLike = 1) -> Array:
+    """Return how many clients a vote tolerates if a client may be in several groups.
+
+    `members` is (G, N): whether each of the N clients that may attack is in each group. The memberships are fixed before
+    training. A client can reach all of its groups, and so lowers the lead over a class c by at most
+
+        delta_c(i) = sum over the groups g of client i of  v_g ([g votes A] + [g does not vote c]),
+
+    so R clients are certified if for every c the R largest of these add up to at most the lead, or to less if c < A. A
+    group that two attackers share is counted twice, which is on the safe side. `inf` if all N clients change nothing.
+    Equal to `weighted_group_radius` if every client is in one group and every group has one client.
+
+    >>> membership_radius([[1, 1, 1, 1, 1, 0]], 2, np.eye(6))
+    array([1.])
+    >>> membership_radius([[1, 1, 1, 1, 1, 0]], 2, [[1, 0], [1, 0], [1, 0], [0, 1], [0, 0], [0, 1]])
+    array([0.])
+    """
+    chosen = _votes(votes, classes)
+    weight = _whole(weights, chosen.shape[1])
+    inside = np.asarray(members, np.bool_).astype(np.float64)
+    if inside.ndim != 2 or len(inside) != chosen.shape[1]:
+        raise ValueError(f"members must be (groups, clients), found {inside.shape} for {chosen.shape[1]} groups")
+    totals = vote_counts(chosen, classes, weights)
+    found = np.full(len(chosen), np.inf)
+    for rows in _blocks((len(chosen), max(inside.shape))):
+        cast = chosen[rows]
+        total = totals[rows]
+        first = total.argmax(axis=1)
+        best = np.take_along_axis(total, first[:, None], axis=1)[:, 0]
+        for rival in range(classes):
+            gains = weight * (1.0 * (cast == first[:, None]) + (cast != rival))
+            losses = np.flip(np.sort(gains @ inside, axis=1), axis=1).cumsum(axis=1)  # whole numbers, so exact
+            room = best - total[:, rival] - (rival < first)
+            stood = np.less_equal(losses, room[:, None]).sum(axis=1)
+            certified = np.where((stood == inside.shape[1]) | (first == rival), np.inf, stood)
+            found[rows] = np.minimum(found[rows], certified)
+    return found
 
 
 def ensemble_count(p_a: ArrayLike, p_b: ArrayLike, clients: int, subset: int) -> Array:
     """Return the largest number m of clients that cannot change the ensemble's prediction.
 
-    `p_a` bounds the share of subsets that vote for the predicted class from below, `p_b` that of any other class from
-    above, and `subset` is k. Only subsets that hold one of the m clients can change their vote, so m is certified if
+    `p_a` bounds from below the probability that the model of a random subset votes for the predicted class, `p_b` that
+    of any other class from above, over the draw of the subset and of everything else that is random in its training;
+    `subset` is k. Only a subset that holds one of the m clients can change its vote, so m is certified if
 
-        p_A' - p_B' > 2 - 2 binom(n - m, k) / binom(n, k),
+        p_A - p_B > 2 - 2 binom(n - m, k) / binom(n, k).
 
-    where the bounds were rounded to whole subsets, `p_A'` up and `p_B'` down. NaN where `p_a <= p_b`. Not improvable if
-    nothing but the two bounds is known, as the authors prove. Rounded to the safe side.
+    NaN where `p_a <= p_b`. Rounded to the safe side. The bounds are not rounded to whole subsets: a subset that would
+    be trained twice need not vote alike, since every model has random numbers of its own.
 
     >>> ensemble_count([0.99, 0.7, 0.5], [0.01, 0.2, 0.5], clients=1000, subset=10)
     array([64., 28., nan])
@@ -197,16 +232,9 @@ def ensemble_count(p_a: ArrayLike, p_b: ArrayLike, clients: int, subset: int) ->
         raise ValueError(f"a subset must have 1 to {clients} clients, found {subset}")
     first, second = floats(p_a, p_b)
     subsets = math.comb(clients, subset)
-    reached = [2 * (subsets - math.comb(clients - number, subset)) for number in range(clients + 1)]
-    if subsets <= WHOLE:
-        # The product was rounded, and must not become the next whole number for that.
-        lead = np.ceil(first * subsets * (1.0 - 4.0 * UNIT_ROUNDOFF)) - np.floor(
-            second * subsets * (1.0 + 4.0 * UNIT_ROUNDOFF)
-        )
-        limits = np.array(reached, np.float64)
-    else:
-        lead = np.nextafter(first - second, -np.inf)
-        limits = np.nextafter([each / subsets for each in reached], np.inf)
-        limits[0] = 0.0
+    reached = [2 * (subsets - math.comb(clients - number, subset)) / subsets for number in range(clients + 1)]
+    limits = np.nextafter(reached, np.inf)
+    limits[0] = 0.0
+    lead = np.nextafter(first - second, -np.inf)
     number = np.searchsorted(limits, lead, side="left") - 1.0
     return np.where((number >= 0.0) & (first > second), number, np.nan)[()]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from crfl_certificates.capped import UPDATE_CAP
 from crfl_certificates.grouped import GroupCertificate, isolation_checks
 from crfl_core.extend import (
     Check,
@@ -30,10 +32,11 @@ Array = NDArray[np.float64]
 
 
 class GroupVote(GroupCertificate):
-    """Clients are in disjoint groups, each with a model of its own; so a client reaches one vote, whatever it does.
+    """Clients are in groups, each with a model of its own; so a client reaches the votes of its groups, whatever it does.
 
-    Sound for any model, rule and attack, in every round, forward and backward, and exact: one client more can be
-    enough. With `refine`, groups whose own prediction is certified against some of their members count for more.
+    Sound for any model, rule and attack, in every round, forward and backward. Exact for disjoint groups: one client
+    more can be enough. With `refine`, groups whose own prediction is certified against some of their members count for
+    more.
     """
 
     statement: ClassVar = "pathwise"
@@ -51,20 +54,26 @@ class GroupVote(GroupCertificate):
         """Return "every", unless groups certify themselves against the threat."""
         return "stated" if self.refine else "every"
 
+    def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
+        """Return the update cap if `server.cap_updates` asks for it and groups certify themselves."""
+        return (UPDATE_CAP,) if self.refine and cap_updates else ()
+
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """Check that nothing crosses groups, and with `refine` the groups' own certificates."""
-        disjoint = ledger.facts.groups is not None and ledger.facts.groups.by != "subsets"
-        checks = (
-            Check(
-                "groups are disjoint",
-                "held" if disjoint else "failed",
-                "every client is in one" if disjoint else "random subsets",
-                "no client in two groups",
-                "" if disjoint else "use the certificate 'ensemble', or groups.by = 'deal'",
-            ),
-            *isolation_checks(ledger),
-        )
-        return (*checks, check_forward_reading(ledger, threat)) if self.refine else checks
+        checks = (self.check_memberships(ledger), *isolation_checks(ledger))
+        return (*checks, *groups_own_checks(ledger, threat)) if self.refine else checks
+
+    def check_memberships(self, ledger: Ledger) -> Check:
+        """Check that groups are disjoint if they certify themselves; else clients may be in several."""
+        groups = ledger.facts.groups
+        assert groups is not None
+        if groups.by != "subsets":
+            return Check("groups are disjoint", "held", "every client is in one", "no client in two groups")
+        if self.refine:
+            remedy = "set refine = false, or groups.by = 'deal'"
+            return Check("groups are disjoint", "failed", "random subsets", "no client in two groups", remedy)
+        most = int(membership_table(groups, None).sum(axis=0).max())
+        return Check("every group of a client counts", "held", f"a client is in up to {most} groups")
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
         """Return how many clients it takes to change the winner, less one."""
@@ -75,13 +84,26 @@ class GroupVote(GroupCertificate):
         classes = ledger.facts.classes
         able = count_candidates(groups, named)
         counts = formulas.vote_counts(cast.ballots, classes, groups.votes)
-        if groups.weights is not None:  # groups that certify themselves count as one client each here
+        if groups.by == "subsets":
+            stood = formulas.membership_radius(cast.ballots, classes, membership_table(groups, named), groups.votes)
+        elif groups.weights is not None:  # groups that certify themselves count as one client each here
             stood = formulas.weighted_group_radius(cast.ballots, classes, groups.weights, able > 0)
         else:
             own = certify_groups(ledger, cast, threat) if self.refine else 0.0
             costs = formulas.group_costs(own, able)
             stood = formulas.group_radius(cast.ballots, classes, np.broadcast_to(costs, cast.ballots.shape))
-        return self.guarantee_from_counts(counts, np.minimum(stood, float(able.sum())))
+        return self.guarantee_from_counts(counts, np.minimum(stood, float(len(candidates_of(groups, named)))))
+
+
+def candidates_of(groups: GroupFacts, named: tuple[int, ...] | None) -> list[int]:
+    """Return the clients that may attack and are in a group: all of them, or the named ones."""
+    members = {client for group in groups.members for client in group}
+    return sorted(members if named is None else members & set(named))
+
+
+def membership_table(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.bool_]:
+    """Return which of the clients that may attack are in each group, (G, N)."""
+    return np.array([np.isin(candidates_of(groups, named), members) for members in groups.members])
 
 
 def count_candidates(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.int64]:
@@ -115,20 +137,35 @@ def refuses_level(own: Ledger, threat: Threat, *, backward: bool) -> bool:
 
     `backward` asks about the whole certificate, otherwise about the forward direction.
     """
+    return any(
+        check.status == "failed" and (check.direction is None or not backward) for check in client_checks(own, threat)
+    )
+
+
+def client_checks(own: Ledger, threat: Threat) -> tuple[Check, ...]:
+    """Return the checks of one group's certificate that concern the client level."""
     checks = pathwise_checks(own, threat, own.facts.rounds, observed=True)
-    failed = [check for check in checks if check.status == "failed" and check.level in (None, "client")]
-    return any(check.direction is None for check in failed) if backward else bool(failed)
+    return tuple(check for check in checks if check.level in (None, "client"))
 
 
-def check_forward_reading(ledger: Ledger, threat: Threat) -> Check:
-    """Check that the groups' certificates also hold for attacks that may come."""
-    lost = [
-        group for group in range(ledger.facts.models) if refuses_level(ledger.of_group(group), threat, backward=False)
-    ]
-    return Check(
+def groups_own_checks(ledger: Ledger, threat: Threat) -> Iterator[Check]:
+    """Yield what the groups' own certificates declare, and whether they also hold for attacks that may come."""
+    lost = 0
+    declared: dict[str, Check] = {}
+    for group in range(ledger.facts.models):
+        checks = client_checks(ledger.of_group(group), threat)
+        failed = [check for check in checks if check.status == "failed"]
+        lost += bool(failed)
+        if any(check.direction is None for check in failed):
+            continue  # a group that does not certify itself counts as one client and assumes nothing
+        for check in checks:
+            if check.status == "declared" and check.direction is None:
+                declared.setdefault(check.name, check)
+    yield from declared.values()
+    yield Check(
         "groups certify themselves forward",
         "failed" if lost else "held",
-        f"{len(lost)} of {ledger.facts.models} groups do not" if lost else "all groups do",
+        f"{lost} of {ledger.facts.models} groups do not" if lost else "all groups do",
         "the forward reading in every group",
         "set refine = false, or server.cap_updates = true" if lost else "",
         direction="forward",
