@@ -94,6 +94,18 @@ def check_step_size(ledger: Ledger, threat: Threat) -> Check:
     )
 
 
+def check_precision(ledger: Ledger) -> Check:
+    """Check for double precision: nothing is proved about what rounding in single precision adds to a drift."""
+    single = ledger.facts.dtype != "float64"
+    return Check(
+        "rounding is bounded",
+        "declared" if single else "held",
+        "single precision" if single else "double precision",
+        "double precision",
+        "set dtype = 'float64'" if single else "",
+    )
+
+
 def check_input_norms(ledger: Ledger, threat: Threat) -> Check:
     """Check that clean inputs keep the declared bound, and that poisoned inputs keep a finite one."""
     declared = ledger.facts.feature_norm_bound

@@ -114,7 +114,10 @@ def rule_breakdown(outcome: RoundOutcome, result: ChainResult) -> tuple[float, .
     honest = np.minimum(result.cap.numpy(), clients.update_bound)
     with wrap_failures(f"aggregator {rule.full_name} failed in breakdown"):
         found = rule.breakdown(clients, result.rule, float(honest.max()))
-        return None if found is None else tuple(rate * float(drift) for drift in found[np.isfinite(found)])
+    if found is None:
+        return None
+    known = int(np.isfinite(found).cumprod().sum())  # from the first entry that is not finite, the rule breaks down
+    return tuple(rate * float(drift) for drift in found[:known])
 
 
 def client_columns(outcome: RoundOutcome, result: ChainResult) -> ClientColumns:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from crfl_certificates.pathwise_linear import PathwiseLinear
+from crfl_certificates.postprocess import Postprocess
 
 from crfl_core.certification import certifier as certification
 from crfl_core.extend import Attack, Batches, FederatedData, State, Streams
@@ -68,6 +69,17 @@ def test_single_precision_is_declared_and_double_precision_holds(dtype: Literal[
         (check,) = (check for check in found[name].checks if check.name == "local steps are non-expansive")
         assert check.status == {"float32": "declared", "float64": "held"}[dtype]
         assert ("dtype = 'float64'" in check.remedy) == (dtype == "float32")
+
+
+@pytest.mark.parametrize(("dtype", "status"), [("float32", "declared"), ("float64", "held")])
+def test_postprocess_declares_single_precision_whatever_attackers_submit(dtype: str, status: str) -> None:
+    """Two rounded aggregates of one client drift twice as far as its cap says."""
+    capped = [{"type": "update-cap", "bound": 0.5}, {"type": "fedavg"}]
+    for changes in ({"aggregation": capped}, {"aggregation": ["rfa"]}):
+        world = attacked_world(small(dtype=dtype, **changes))
+        found = certification.audit_certificate(Postprocess(), world.ledger, world.threat(poison="update"))
+        assert not found.refusal
+        assert {check.status for check in found.checks if check.name == "rounding is bounded"} == {status}
 
 
 def test_inputs_without_a_bound_are_refused_until_the_threat_bounds_them() -> None:

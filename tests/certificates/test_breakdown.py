@@ -14,6 +14,8 @@ from crfl_certificates.postprocess import BreakdownDrift, Postprocess
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crfl_core import Threat
+from crfl_core.certification import assumption_checks
 from crfl_core.certification import certifier as certification
 from crfl_core.extend import Aggregator, Level
 from tests.aggregators.support import participants, updates_of
@@ -86,6 +88,35 @@ def test_a_bound_needs_stages_that_keep_honest_residuals_short(
     world = play(federation_of(small(rounds=1, training=training, aggregation=[*stages, {"type": "rfa"}])))
     (record,) = world.ledger.rounds
     assert (record.breakdown is not None) == known
+
+
+@pytest.mark.parametrize(
+    ("stated", "recorded"),
+    [
+        ([0.0, np.inf, 1e-6], (0.0,)),
+        ([0.0, 0.5, np.nan, 0.7], (0.0, 0.5)),
+        ([np.inf, 0.1], ()),
+        ([0.0, 0.5, 0.7], (0.0, 0.5, 0.7)),
+    ],
+)
+def test_a_rule_breaks_down_at_the_first_entry_that_is_not_finite(
+    stated: list[float], recorded: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says about more attackers than that is not moved to fewer of them."""
+    monkeypatch.setattr(Rfa, "breakdown", lambda *_: np.array(stated))
+    world = play(federation_of(small(rounds=1, aggregation=["rfa"])))
+    assert world.ledger.round(1).breakdown == recorded
+    found = assumption_checks.check_breakdown(world.ledger, Threat(clients=1, rounds=(1,), poison="update"))
+    assert (found.status == "failed") == (len(recorded) < 2)
+
+
+def test_more_attackers_can_do_what_fewer_can() -> None:
+    ledger = synthetic_ledger(participants=[(0, 1, 2, 3, 4)], samples=(40,) * 5)
+    (record,) = ledger.rounds
+    falling = replace(ledger, rounds=(record.model_copy(update={"breakdown": (0.0, 0.7, 0.4)}),))
+    costs = BreakdownDrift(falling, 1, attackers=2)
+    assert costs.client_costs().tolist()[:3] == [0.0, 0.7, 0.7]
+    assert costs.feature_cost(np.array([1.0])).tolist() == [0.7]
 
 
 @pytest.mark.parametrize("rule", [{"type": "rfa"}, {"type": "krum", "f": 1}], ids=["rfa", "krum"])

@@ -42,6 +42,7 @@ class Postprocess(ResampledCertificate):
         return (
             *(check_known_rounds(threat) or (assumption_checks.check_single_round(ledger, threat),)),
             assumption_checks.check_noise(ledger, self.start(threat.rounds)),
+            assumption_checks.check_precision(ledger),
             *drift_checks(ledger, threat),
             assumption_checks.check_participation(ledger, threat),
             assumption_checks.check_preprocessing(ledger),
@@ -114,7 +115,7 @@ class BreakdownDrift:
     def __init__(self, ledger: Ledger, number: int, attackers: int) -> None:
         record = ledger.round(number)
         clients = ledger.facts.clients
-        drifts = np.array(record.breakdown)
+        drifts = np.maximum.accumulate(record.breakdown or (0.0,))  # more attackers can do what fewer can
         self._costs = np.concatenate([drifts, np.full(max(0, clients + 1 - len(drifts)), np.inf)])
         self._cost = float(self._costs[attackers])
         self.rounding = 2.0 * record.rounding
