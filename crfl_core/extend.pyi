@@ -114,6 +114,7 @@ from crfl_core.certification import formulas as formulas
 from crfl_core.certification.ball_rule_checks import spectrum_checks as spectrum_checks
 from crfl_core.certification.confidence import final_model_norm as final_model_norm
 from crfl_core.certification.confidence import margin_thresholds as margin_thresholds
+from crfl_core.certification.confidence import smoothed_thresholds as smoothed_thresholds
 from crfl_core.certification.confidence import vote_bounds as vote_bounds
 from crfl_core.certification.confidence import vote_count_request as vote_count_request
 from crfl_core.certification.contraction import bias_input as bias_input

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import crfl_core.certification.formulas as formulas
-from crfl_core.records.votes import CountVotes, VoteRequest, Votes, VoteSettings
+from crfl_core.certification.contraction import bias_input
+from crfl_core.records.votes import CountVotes, ExactVotes, VoteRequest, Votes, VoteSettings
 
 if TYPE_CHECKING:
     from crfl_core.records.ledger import Ledger
@@ -51,6 +52,16 @@ def margin_thresholds(ledger: Ledger, logits: Array, norms: Array) -> Array:
     """
     norm = final_model_norm(ledger)
     return np.asarray(formulas.margin_threshold(logits, norms, features=ledger.facts.features, model_norm=norm))
+
+
+def smoothed_thresholds(ledger: Ledger, votes: ExactVotes) -> Array:
+    """Return the drift below which the exact vote of noisy linear models keeps each prediction, rounded down."""
+    noise = votes.request.noise_std
+    norms = np.hypot(votes.input_norms, bias_input(ledger))
+    threshold = noise * formulas.gaussian_threshold_of_logs(votes.log_p_a, votes.log_rest, votes.log_p_b)
+    lost = formulas.logit_rounding(ledger.facts.features, final_model_norm(ledger))
+    long_enough = np.minimum(norms, noise * norms) >= formulas.SHORTEST_INPUT
+    return np.where(long_enough, np.maximum(threshold - lost, 0.0), 0.0)
 
 
 def final_model_norm(ledger: Ledger) -> float:

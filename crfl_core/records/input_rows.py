@@ -124,7 +124,25 @@ def norms_of(x: Rows) -> NDArray[np.float64]:
     norms = np.empty(len(x))
     step = max(1, LOOKUP_NUMBERS_AT_ONCE // max(1, x.shape[1]))
     for first in range(0, len(x), step):
-        norms[first : first + step] = x[first : first + step].norm(dim=1, dtype=torch.float64).cpu().numpy()
+        norms[first : first + step] = scaled_norms(x[first : first + step], torch.float64).cpu().numpy()
+    return norms
+
+
+def scaled_norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return the Euclidean norm of each row, in `dtype`; squares neither underflow nor overflow.
+
+    Rows whose squares could are first multiplied by a power of two. The norm of a finite row is infinite only if it is
+    beyond the largest number.
+    """
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=dtype)
+    numbers = torch.finfo(norms.dtype)
+    # Between these, the squares that underflow are less than rounding, and none overflows.
+    odd = (~((norms > numbers.tiny**0.4) & (norms < numbers.max**0.4))).nonzero(as_tuple=True)
+    if odd[0].numel():
+        short = rows[odd].to(norms.dtype)
+        largest = short.abs().amax(dim=-1, keepdim=True).clamp(numbers.tiny, numbers.max / 2.0)
+        power = torch.exp2(torch.floor(torch.log2(largest)))
+        norms[odd] = power[..., 0] * torch.linalg.vector_norm(short / power, dim=-1)
     return norms
 
 

@@ -13,7 +13,7 @@ from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.attack import Attack
 from crfl_core.plugin_api.plugin_errors import PluginMethod, errors_of
 from crfl_core.plugin_loading.mutation_guard import InputsChanged, fingerprint, guard_inputs
-from crfl_core.records.input_rows import BatchBuffer
+from crfl_core.records.input_rows import BatchBuffer, scaled_norms
 from crfl_core.records.inputs import Batches
 from crfl_core.records.round import BatchMeasurements, State, TrainingTask
 from crfl_core.training.features import check_lipschitz, map_inputs
@@ -113,8 +113,8 @@ def measure_poison(clean: Batches, dirty: Batches, moved: Tensor, features: Tens
     where = changed.flatten().nonzero()[:, 0]
     delta = clean.x.new_zeros(changed.numel())
     norm = clean.x.new_zeros(changed.numel())
-    delta[where] = torch.linalg.vector_norm(pick_samples(dirty.x, where) - pick_samples(clean.x, where), dim=-1)
-    norm[where] = torch.linalg.vector_norm(pick_samples(features, where), dim=-1)
+    delta[where] = scaled_norms(pick_samples(dirty.x, where) - pick_samples(clean.x, where))
+    norm[where] = scaled_norms(pick_samples(features, where))
     count = changed.sum(-1)
     measured = {
         "poisoned_share": torch.from_numpy(sum_poisoned_shares(count.cpu().numpy(), clean.sizes.cpu().numpy())),

@@ -9,6 +9,7 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
+import torch
 from scipy.special import ndtri
 
 from crfl_core.certification.formulas import (
@@ -25,6 +26,7 @@ from crfl_core.certification.formulas import (
 )
 from crfl_core.certification.formulas.hockey_stick import MARGIN
 from crfl_core.certification.formulas.rounding import UNIT_ROUNDOFF
+from crfl_core.records.input_rows import norms_of
 
 Number = Any
 """A number of mpmath, which has no types."""
@@ -151,6 +153,36 @@ def test_computed_margins_promise_no_more_than_exact_ones_where_plain_arithmetic
     certified, unsafe = np.sum(promises, axis=0)
     assert certified > 20
     assert unsafe > 20
+
+
+@pytest.mark.parametrize("exponent", [*range(-320, -255, 5), -200, -160, -100, 0, 100, 160, 200, 290, 300])
+def test_margins_of_inputs_of_any_size_promise_no_more_than_exact_ones(exponent: int) -> None:
+    """Products and squares that underflow or overflow lose all digits; nothing may be certified from what is left."""
+    generator, certified = np.random.default_rng(exponent + 400), 0
+    for _ in range(20):
+        x = generator.normal(size=20) * 10.0 ** (exponent / 2) * 10.0 ** (exponent / 2)
+        weights = generator.normal(size=(20, 3)) * 10.0 ** generator.uniform(-8.0, 8.0)
+        with np.errstate(all="ignore"):
+            logits = x @ weights
+        norm = float(norms_of(torch.from_numpy(x)[None])[0])
+        exact = [sum(Fraction(a) * Fraction(b) for a, b in zip(x, column, strict=True)) for column in weights.T]
+        first = int(np.argmax(exact))
+        margin = number_of(exact[first] - max(exact[:first] + exact[first + 1 :]))
+        limit = margin / (mpmath.sqrt(2) * mpmath.sqrt(sum((number(value) ** 2 for value in x), mpmath.mpf(0))))
+        found = float(margin_threshold(logits, norm, features=20, model_norm=np.linalg.norm(weights)))
+        assert np.isfinite(found)
+        assert number(found) <= limit
+        certified += found > 0
+    assert certified == (20 if -265 <= exponent <= 290 else 0 if exponent < -271 else certified)
+
+
+@pytest.mark.parametrize("logits", [[1e308, -1e308, -1.5e308], [np.inf, 0.0, 1.0], [np.inf, np.inf, 0.0], [np.nan, 1.0, 0.0]])
+def test_logits_that_overflow_certify_nothing(logits: list[float]) -> None:
+    assert margin_threshold(logits, 1.0) == 0.0
+
+
+def number_of(fraction: Fraction) -> Number:
+    return mpmath.mpf(fraction.numerator) / fraction.denominator
 
 
 def chance_of_at_least(successes: int, trials: int, p: Number) -> Number:

@@ -175,6 +175,7 @@ EXTEND = [
     "hookimpl",
     "input_bound",
     "margin_thresholds",
+    "smoothed_thresholds",
     "open_job",
     "passing",
     "pathwise_checks",

@@ -134,6 +134,28 @@ def test_inputs_whose_norm_is_beyond_all_numbers_are_refused(run: RunResult, siz
         crfl_core.predict(run, inputs, scaled=scaled)
 
 
+@pytest.mark.parametrize("certificate", ["pathwise-linear", "pathwise-smoothed"])
+def test_short_inputs_are_certified_like_longer_ones_or_not_at_all(certificate: str, tmp_path: Path) -> None:
+    """A margin is proportional to the input: a norm that underflows to 0 must not make it infinite."""
+    config = tiny(
+        dtype="float64",
+        model={"type": "softmax", "bias": False},
+        server={"clip_norm": 5.0, "noise_std": 0.1},
+        training={"learning_rate": 0.01, "steps": 2},
+        certificates=[{"type": certificate, "levels": ["client"]}],
+        threat={"clients": 1, "rounds": [1], "poison": "update"},
+    )
+    run = crfl_core.run(config, out=tmp_path / "run")
+    x = raw_test_images()[0].astype(np.float64)
+    ordinary = crfl_core.predict(run, x, scaled=True).certified[0].guarantee
+    assert (ordinary.radius >= 1).any()
+    for size in (1e-100, 1e-200, 1e-260):
+        again = crfl_core.predict(run, x * size, scaled=True).certified[0].guarantee
+        np.testing.assert_array_equal(again.radius, ordinary.radius)
+    for size in (1e-290, 1e-310, 1e-321):
+        assert np.isnan(crfl_core.predict(run, x * size, scaled=True).certified[0].guarantee.radius).all()
+
+
 def test_a_fitted_scaling_is_repeated_on_new_inputs(tmp_path: Path) -> None:
     dataset = {"type": "digits", "train_samples": 300, "test_samples": 60, "scaling": "standardise"}
     run = crfl_core.run(tiny(dataset=dataset), out=tmp_path / "run")

@@ -78,6 +78,7 @@ from crfl_core.certification.formulas.propagation import (
     round_expansion_with_caps,
 )
 from crfl_core.certification.formulas.rounding import (
+    SHORTEST_INPUT,
     Aggregation,
     LocalSteps,
     ModelSize,
@@ -171,6 +172,7 @@ __all__ = [
     "log_divergence",
     "log_theta",
     # what floating-point arithmetic adds
+    "SHORTEST_INPUT",
     "Aggregation",
     "LocalSteps",
     "ModelSize",

@@ -4,7 +4,7 @@ Proved for softmax regression as the core trains it, from numbers that the ledge
 `u = 2^-53`, k additions or products in any order are off by at most `gamma_k = k u / (1 - k u)` of the sum of absolute
 values (Higham, chapter 3). What is relied upon: IEEE arithmetic rounded to nearest, sums and products in any order
 and blocking, fused or not (but no Strassen), a square root within 2 units in the last place and an exponential within
-4. Nothing overflows; what underflows is covered by `UNDERFLOW`.
+4. What overflows certifies nothing; what underflows, squares of short vectors as well, is covered by `UNDERFLOW`.
 
 One client, at a model of norm M, in units of u and per step: the logits are off by `(d + 1) B M`, which changes
 probabilities by half of that, since `||S|| <= 1/2`; their own rounding is `C + 2 log C + 18` at most, because
@@ -31,8 +31,12 @@ UNIT_ROUNDOFF = 2.0**-53
 """The largest relative error of one rounding, u."""
 SECOND_ORDER = 1.01
 """Errors of errors, as long as all counts of operations stay below 2^43."""
-UNDERFLOW = 2.0**-900
-"""More than all products and exponentials of a round that underflow can add up to."""
+UNDERFLOW = 2.0**-480
+"""More than all products and exponentials of a round that underflow can add up to, and norms whose squares do."""
+SHORTEST_INPUT = 2.0**-900
+"""Norm of test inputs, or std of their logits, below which nothing is certified: products may have lost their digits."""
+SHORT_INPUT = 2.0**-110
+"""Share of its norm by which what underflows may move a logit of an input that is not too short, per feature."""
 NEARLY_CLIPPED = 1.0 / 16.0
 """Relative distance below the clip norm at which neither a model nor a nearly equal one is clipped."""
 FARTHEST_NOISE = 40.0
@@ -100,13 +104,14 @@ def logit_rounding(features: int, model_norm: ArrayLike) -> Array:
     """Return the parameter drift that amounts to the rounding of logits and input norms.
 
     Computed logits are the exact ones of a model this far away: their error `gamma_{d+1} ||x|| ||W||` is that of a
-    matrix of rank one and of norm `gamma_{d+1} ||W||`; a wrong norm of x only scales the model.
+    matrix of rank one and of norm `gamma_{d+1} ||W||`; a wrong norm of x only scales the model. Products of inputs of
+    norm `SHORTEST_INPUT` or more lose at most `SHORT_INPUT` of that norm to underflow.
 
     >>> logit_rounding(784, 3.0) < 1e-12
     np.True_
     """
     (norm,) = floats(model_norm)
-    return gamma(2 * features + 32) * norm
+    return gamma(2 * features + 32) * norm + (features + 8) * SHORT_INPUT
 
 
 def local_rounding(size: ModelSize, local: LocalSteps, start_norm: ArrayLike) -> Rounding:
@@ -142,7 +147,7 @@ def weight_norm_bound(size: ModelSize, operator_norm: ArrayLike, local: LocalSte
     norm, start = floats(operator_norm, start_norm)
     of_products = gamma(size.classes * (size.features + 16 * size.classes))
     centring = (size.classes + 2) * UNIT_ROUNDOFF * start
-    return norm * (1.0 + of_products) + centring + local_rounding(size, local, start).error
+    return norm * (1.0 + of_products) + centring + local_rounding(size, local, start).error + UNDERFLOW
 
 
 def server_rounding(parameters: int, aggregation: Aggregation, start_norm: ArrayLike) -> Rounding:

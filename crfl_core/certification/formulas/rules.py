@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from crfl_core.certification.formulas import _special as special
 from crfl_core.certification.formulas._arrays import Array, floats
-from crfl_core.certification.formulas.rounding import UNIT_ROUNDOFF, gamma, logit_rounding
+from crfl_core.certification.formulas.rounding import SHORTEST_INPUT, UNIT_ROUNDOFF, gamma, logit_rounding
 
 QUANTILE = 16.0 * UNIT_ROUNDOFF
 """Relative error of normal quantiles, from probabilities or their logarithms; tests find a quarter of it."""
@@ -61,17 +61,19 @@ def margin_threshold(
 
     `min_c (z_A - z_c) / (sqrt 2 ||x~||)`.
     Pathwise, without noise, and exact. `logits` is (..., C); they may come from the aggregate before its clip, which
-    rescales all of them. 0 for ties; an input of norm 0 always is one. Logits and norms that were computed in float64
-    need `features` and `model_norm` (Frobenius): then no logit overtakes in computed predictions either.
+    rescales all of them. 0 for ties; an input of norm 0 always is one, and shorter ones than `SHORTEST_INPUT` and logits
+    that overflow count as ties. Logits and norms that were computed in float64 need `features` and `model_norm`
+    (Frobenius): then no logit overtakes in computed predictions either.
 
     >>> margin_threshold([[2.0, 0.5, 1.0], [1.0, 1.0, 0.0]], [1.0, 1.0]).round(6)
     array([0.707107, 0.      ])
     """
     values, norms = floats(logits, input_norms)
     top = np.partition(values, -2, axis=-1)[..., -2:]
-    margin = top[..., 1] - top[..., 0]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        drift = np.where(margin > 0, margin / (math.sqrt(2.0) * norms), 0.0)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        margin = top[..., 1] - top[..., 0]
+        certain = (margin > 0) & np.isfinite(margin) & np.isfinite(values).all(axis=-1) & (norms >= SHORTEST_INPUT)
+        drift = np.where(certain, margin / (math.sqrt(2.0) * norms), 0.0)
         return np.maximum(drift * (1.0 - gamma(2 * features + 32)) - logit_rounding(features, model_norm), 0.0)[()]
 
 

@@ -21,9 +21,9 @@ from crfl_core.extend import (
     VoteSettings,
     assumption_checks,
     build_guarantee,
-    final_model_norm,
     formulas,
     pathwise_checks,
+    smoothed_thresholds,
     vote_bounds,
     vote_count_request,
 )
@@ -53,16 +53,12 @@ class PathwiseSmoothed(PathwiseCertificate):
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Convert votes to drifts and drifts to radii."""
         scenario = DriftBound.of(ledger, threat, ledger.facts.rounds, observed=True)
-        noise = votes.request.noise_std
         if isinstance(votes, ExactVotes):
-            threshold = noise * formulas.gaussian_threshold_of_logs(votes.log_p_a, votes.log_rest, votes.log_p_b)
-            threshold = np.maximum(
-                0.0, threshold - formulas.logit_rounding(ledger.facts.features, final_model_norm(ledger))
-            )
+            threshold = smoothed_thresholds(ledger, votes)
             first = votes.winner
             p_a = np.exp(votes.log_p_a)
             p_b = np.exp(votes.log_p_b)
         else:
             first, p_a, p_b = vote_bounds(votes)
-            threshold = noise * formulas.gaussian_threshold(p_a, p_b)
+            threshold = votes.request.noise_std * formulas.gaussian_threshold(p_a, p_b)
         return build_guarantee(scenario, level, first, np.asarray(threshold), p_a, p_b)
