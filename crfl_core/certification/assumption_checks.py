@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+import crfl_core.certification.formulas as formulas
 from crfl_core.certification.contraction import domain_bound_without_bias, input_bound, smoothness
 from crfl_core.plugin_api.certificate import Check, Direction, Level
 from crfl_core.records.measurements import norm_error, precision
@@ -72,7 +73,7 @@ def check_step_size(ledger: Ledger, threat: Threat) -> Check:
     beta = smoothness(ledger)
     rows = ledger.clients
     rates = rows.honest_rate if threat.poison == "update" else np.maximum(rows.honest_rate, rows.learning_rate)
-    limits = 2.0 / (beta + rows.weight_decay + 2.0 * ledger.facts.training.proximal)
+    limits = formulas.largest_rate(beta + rows.weight_decay, ledger.facts.training.proximal)
     worst = int(np.argmax(rates - limits))
     rate = rates[worst]
     limit = limits[worst]

@@ -62,7 +62,8 @@ def smoothness(ledger: Ledger) -> float:
     counts as larger by what rounding may carry models out of it.
     """
     facts = ledger.facts.training
-    beta = effective_input_bound(ledger, input_bound(ledger)) ** 2 / 2.0
+    longest = effective_input_bound(ledger, input_bound(ledger))
+    beta = longest * longest / 2.0  # infinite, not an error, for inputs beyond 1e154
     ball = facts.ball
     if ball is None or facts.spectrum is None:
         return beta
@@ -81,7 +82,7 @@ def damping(ledger: Ledger, rows: ClientColumns) -> Array:
 
 def is_contracting(ledger: Ledger, rows: ClientColumns, rates: Array) -> NDArray[np.bool_]:
     """Return where every local step contracts by `1 - eta (lambda + mu)`, not only does not expand."""
-    return np.less_equal(rates, 2.0 / (smoothness(ledger) + 2.0 * damping(ledger, rows)))
+    return np.less_equal(rates, formulas.largest_rate(smoothness(ledger), damping(ledger, rows)))
 
 
 def has_honest_cap(ledger: Ledger, rows: ClientColumns) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+import crfl_core.certification.formulas as formulas
 from crfl_core.certification import assumption_checks
 from crfl_core.certification.assumption_checks import build_check, restrict_check
 from crfl_core.certification.ball_rule_checks import spectrum_checks
@@ -130,8 +131,8 @@ def check_poisoned_steps(ledger: Ledger, threat: Threat) -> Check:
     With several attacked rounds the shift of a gradient is known on the clean trajectory only.
     """
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
-    beta = effective_input_bound(ledger, max(input_bound(ledger), domain_bound(ledger, threat))) ** 2 / 2.0
-    limits = 2.0 / (beta + 2.0 * (rows.weight_decay + ledger.facts.training.proximal))
+    longest = effective_input_bound(ledger, max(input_bound(ledger), domain_bound(ledger, threat)))
+    limits = formulas.largest_rate(longest * longest / 2.0, rows.weight_decay + ledger.facts.training.proximal)
     rate = float(rows.honest_rate.max(initial=0.0))
     limit = float(limits.min(initial=np.inf))
     return build_check(

@@ -59,7 +59,7 @@ def largest_rate(smoothness: ArrayLike, weight_decay: ArrayLike = 0.0) -> Array:
     array([76.045627, 61.919505])
     """
     beta, decay = floats(smoothness, weight_decay)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return 2.0 / (beta + 2.0 * decay)
 
 

@@ -125,7 +125,8 @@ def local_rounding(size: ModelSize, local: LocalSteps, start_norm: ArrayLike) ->
     rate, steps, batch, decay, bound = floats(*local)
     (start,) = floats(start_norm)
     reach = update_bound(rate, steps, bound, decay)
-    of_logits = 0.5 * (size.features + 8) * rate * np.square(bound)
+    with np.errstate(over="ignore"):
+        of_logits = 0.5 * (size.features + 8) * rate * np.square(bound)
     of_weights = steps * (batch + 16.0 + of_logits) + 9.0
     of_gradients = rate * bound * (math.sqrt(2.0) * (batch + 32.0) + 2.0 * size.classes + 40.0)
     units = of_weights * (start + reach) + steps * of_gradients + (size.features + 64.0) * reach

@@ -46,7 +46,7 @@ def saturating_shift(delta: ArrayLike, input_bound: ArrayLike, weight_norm: Arra
     np.float64(1.706390672264)
     """
     size, bound, norm = floats(delta, input_bound, weight_norm)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         logit_change = np.where(size > 0, norm * size, 0.0)
     return (SQRT2 * size + SQRT2 * bound * np.tanh(SQRT2 * logit_change / 4.0))[()]
 
@@ -99,7 +99,7 @@ def feature_shift(
     poisoned = input_bound_under_poison(size, bound, domain_bound)
     segment = np.maximum(bound, poisoned)
     weight_norm = local_weight_norm(start_norm, segment, path)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         smooth = gradient_shift_rate(segment * weight_norm) * size
     shift = np.fmin(smooth, saturating_shift(size, bound, weight_norm))
     shift = np.minimum(shift, SQRT2 * (bound + np.minimum(size, poisoned)))

@@ -28,11 +28,12 @@ def batch_spectrum(inputs: ArrayLike, samples: ArrayLike | None = None) -> Array
     (np.float64(0.5), np.float64(1.0))
     """
     x, count = _batches(inputs, samples)
+    x, power = _scaled(x)
     size, terms = sorted(x.shape[-2:])
     gram = x @ np.swapaxes(x, -1, -2) if x.shape[-2] == size else np.swapaxes(x, -1, -2) @ x
     largest = np.maximum(np.linalg.eigvalsh(gram)[..., -1], 0.0)
     # The Gram matrix is off by gamma_k of its trace, at most `size` times its norm; its eigenvalues by far less.
-    return floats(largest * (1.0 + gamma(size * (terms + 16 * size))) / count)[0][()]
+    return _times_powers(largest * (1.0 + gamma(size * (terms + 16 * size))) / count, power, power)[()]
 
 
 def start_gradient(inputs: ArrayLike, labels: ArrayLike, classes: int, samples: ArrayLike | None = None) -> Array:
@@ -45,11 +46,12 @@ def start_gradient(inputs: ArrayLike, labels: ArrayLike, classes: int, samples: 
     np.float64(0.0)
     """
     x, count = _batches(inputs, samples)
+    x, power = _scaled(x)
     residuals = 1.0 / classes - (np.asarray(labels)[..., None] == np.arange(classes))
     gradient = np.swapaxes(residuals, -1, -2) @ x
     lengths = np.sqrt(np.square(residuals).sum((-1, -2)) * np.square(x).sum((-1, -2)))
     length = np.sqrt(np.square(gradient).sum((-1, -2))) + gamma(x.shape[-2] + 16) * lengths
-    return floats(length * (1.0 + gamma(classes * x.shape[-1] + 16)) / count)[0][()]
+    return _times_powers(length * (1.0 + gamma(classes * x.shape[-1] + 16)) / count, power)[()]
 
 
 def batch_factor(
@@ -64,7 +66,7 @@ def batch_factor(
     (array([1.  , 0.75, 1.  ]), np.float64(0.5))
     """
     top, found, start_top, begun = floats(limit, spectrum, start_limit, start)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         by_spectrum = np.where(found > top, top / found, 1.0)
         by_start = np.where(begun > start_top, start_top / begun, 1.0)
     return np.minimum(by_spectrum, by_start)[()]
@@ -93,10 +95,11 @@ def spectrum_change(
     if change == "labels":
         return np.zeros(np.broadcast_shapes(size.shape, bound.shape))[()]
     poisoned = domain if change == "replacement" else input_bound_under_poison(size, bound, domain)
-    replaced = np.square(np.maximum(bound, poisoned))
+    with np.errstate(over="ignore"):
+        replaced = np.square(np.maximum(bound, poisoned))
     if change == "replacement":
         return (replaced + np.zeros_like(size))[()]
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         moved = np.where(size > 0, (bound + poisoned) * size, 0.0)
     return np.minimum(moved, replaced)[()]
 
@@ -122,3 +125,20 @@ def _batches(inputs: ArrayLike, samples: ArrayLike | None) -> tuple[Array, Array
     if x.ndim < 2 or 0 in x.shape[-2:]:
         raise ValueError(f"batches must be (..., samples, features) with at least one of each, found {x.shape}")
     return x, floats(x.shape[-2] if samples is None else samples)[0]
+
+
+def _scaled(x: Array) -> tuple[Array, Array]:
+    """Return each batch divided by a power of two, so that no square underflows or overflows, and these powers."""
+    largest = np.clip(np.abs(x).max(axis=(-2, -1)), np.finfo(np.float64).tiny, np.finfo(np.float64).max / 2.0)
+    power = np.exp2(np.floor(np.log2(largest)))
+    return x / power[..., None, None], power
+
+
+def _times_powers(found: Array, *powers: Array) -> Array:
+    """Multiply by powers of two: exact, infinite above all numbers, and rounded up below the smallest ones."""
+    result = floats(found)[0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for power in powers:
+            smaller = result * power
+            result = np.where((result > 0) & (smaller < np.finfo(np.float64).tiny), np.nextafter(smaller, 1.0), smaller)
+    return result
