@@ -151,16 +151,16 @@ def test_groups_that_certify_themselves_in_single_precision_declare_it(tmp_path:
         "model": {"type": "softmax", "features": {"type": "unit-ball", "radius": 4.0}},
         "server": {"clip_norm": 50.0, "noise_std": 0.0, "cap_updates": True},
         "threat": {"clients": 1, "rounds": [1], "poison": "update"},
-        "certificates": [{"type": "group-vote", "name": name, "refine": name == "refined"} for name in ("no", "refined")],
+        "certificates": [{"type": "group-vote", "name": "no"}, {"type": "group-vote", "name": "yes", "refine": True}],
     }
     run = trained(grouped(**config), tmp_path / "run")
     assert not run.metrics.refused
     declared = {
         audit.certificate: [check.name for check in audit.checks if check.status == "declared"] for audit in run.audits
     }
-    assert declared == {"no": [], "refined": ["local steps are non-expansive"]}
+    assert declared == {"no": [], "yes": ["local steps are non-expansive"]}
     directions = {found.certificate: found.directions for found in run.certified}
-    assert directions["refined"] == ("backward", "forward")  # server.cap_updates put a cap into the aggregation
+    assert directions["yes"] == ("backward", "forward")  # server.cap_updates put a cap into the aggregation
 
 
 SUBSETS = {"by": "subsets", "count": 12, "size": 2}

@@ -41,7 +41,7 @@ def test_bounds_on_what_inputs_can_do_grow_with_the_inputs(name: str) -> None:
 
 
 def test_spectra_are_never_below_the_exact_ones() -> None:
-    """They are proportional to the square of the inputs: rounded up where it underflows, infinite where it overflows."""
+    """Proportional to the square of the inputs: rounded up where it underflows, infinite where it overflows."""
     exact = float(formulas.batch_spectrum(BATCH))
     for size in SIZES:
         with np.errstate(over="ignore"):

@@ -176,7 +176,9 @@ def test_margins_of_inputs_of_any_size_promise_no_more_than_exact_ones(exponent:
     assert certified == (20 if -265 <= exponent <= 290 else 0 if exponent < -271 else certified)
 
 
-@pytest.mark.parametrize("logits", [[1e308, -1e308, -1.5e308], [np.inf, 0.0, 1.0], [np.inf, np.inf, 0.0], [np.nan, 1.0, 0.0]])
+@pytest.mark.parametrize(
+    "logits", [[1e308, -1e308, -1.5e308], [np.inf, 0.0, 1.0], [np.inf, np.inf, 0.0], [np.nan, 1.0, 0.0]]
+)
 def test_logits_that_overflow_certify_nothing(logits: list[float]) -> None:
     assert margin_threshold(logits, 1.0) == 0.0
 

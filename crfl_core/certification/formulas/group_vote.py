@@ -177,8 +177,8 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[slice]:
 def membership_radius(votes: ArrayLike, classes: int, members: ArrayLike, weights: ArrayLike = 1) -> Array:
     """Return how many clients a vote tolerates if a client may be in several groups.
 
-    `members` is (G, N): whether each of the N clients that may attack is in each group. The memberships are fixed before
-    training. A client can reach all of its groups, and so lowers the lead over a class c by at most
+    `members` is (G, N): whether each of the N clients that may attack is in each group, fixed before training. A client
+    can reach all of its groups, and so lowers the lead over a class c by at most
 
         delta_c(i) = sum over the groups g of client i of  v_g ([g votes A] + [g does not vote c]),
 

@@ -34,7 +34,7 @@ SECOND_ORDER = 1.01
 UNDERFLOW = 2.0**-480
 """More than all products and exponentials of a round that underflow can add up to, and norms whose squares do."""
 SHORTEST_INPUT = 2.0**-900
-"""Norm of test inputs, or std of their logits, below which nothing is certified: products may have lost their digits."""
+"""Norm of test inputs, or std of their logits, below which nothing is certified: products may lose their digits."""
 SHORT_INPUT = 2.0**-110
 """Share of its norm by which what underflows may move a logit of an input that is not too short, per feature."""
 NEARLY_CLIPPED = 1.0 / 16.0

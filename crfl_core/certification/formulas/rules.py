@@ -61,8 +61,8 @@ def margin_threshold(
 
     `min_c (z_A - z_c) / (sqrt 2 ||x~||)`.
     Pathwise, without noise, and exact. `logits` is (..., C); they may come from the aggregate before its clip, which
-    rescales all of them. 0 for ties; an input of norm 0 always is one, and shorter ones than `SHORTEST_INPUT` and logits
-    that overflow count as ties. Logits and norms that were computed in float64 need `features` and `model_norm`
+    rescales all of them. 0 for ties; an input of norm 0 always is one, and inputs shorter than `SHORTEST_INPUT` and
+    logits that overflow count as ties. Logits and norms that were computed in float64 need `features` and `model_norm`
     (Frobenius): then no logit overtakes in computed predictions either.
 
     >>> margin_threshold([[2.0, 0.5, 1.0], [1.0, 1.0, 0.0]], [1.0, 1.0]).round(6)

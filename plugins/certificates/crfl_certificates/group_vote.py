@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 
 
 class GroupVote(GroupCertificate):
-    """Clients are in groups, each with a model of its own; so a client reaches the votes of its groups, whatever it does.
+    """Every group of clients has a model of its own, so a client reaches only the votes of its groups.
 
     Sound for any model, rule and attack, in every round, forward and backward. Exact for disjoint groups: one client
     more can be enough. With `refine`, groups whose own prediction is certified against some of their members count for
