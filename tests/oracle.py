@@ -288,6 +288,8 @@ def stopping(number: int, error: BaseException) -> type[Momentum]:
 
 OTHER_CONFIG = ["config.toml", "manifest.json"]
 """The files in which equal runs with other configs differ: the manifest has the digest of the config."""
+OTHER_ENGINE = ["audit.json", *OTHER_CONFIG[:1], "ledger.json", *OTHER_CONFIG[1:]]
+"""The same for runs with another engine than `local`, which ledger and audit name."""
 
 
 def contents(path: Path) -> dict[str, bytes]:

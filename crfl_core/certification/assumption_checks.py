@@ -13,7 +13,8 @@ import numpy as np
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.certification.contraction import domain_bound_without_bias, input_bound, smoothness
-from crfl_core.plugin_api.certificate import Check, Direction, Level
+from crfl_core.plugin_api.base import is_built_in, name_with_distribution
+from crfl_core.plugin_api.certificate import Certificate, Check, Direction, Level
 from crfl_core.records.measurements import norm_error, precision
 
 if TYPE_CHECKING:
@@ -120,13 +121,17 @@ def check_input_norms(ledger: Ledger, threat: Threat) -> Check:
         )
     limit = domain_bound_without_bias(ledger, threat)
     poisoned = float(ledger.clients.poisoned_norm.max(initial=0.0))
+    makers = ledger.facts.foreign_maps
+    measured = f"largest {found:.4g}, poisoned {poisoned:.4g}, declared {limit:.4g}"
     kept = build_check(
         "input norms",
         holds and np.isfinite(limit) and poisoned * (1 + error) <= limit,
-        f"largest {found:.4g}, poisoned {poisoned:.4g}, declared {limit:.4g}",
+        measured,
         "a finite declared bound that all inputs keep",
         f"{UNIT_BALL_REMEDY}, use a bounded scaling, or set threat.input_bound",
     )
+    if makers and not threat.input_bound and kept.status == "held":
+        return replace(kept, status="declared", measured=f"{measured} by {', '.join(makers)}")
     return declare_missing_measurement(ledger, kept)
 
 
@@ -276,16 +281,49 @@ def check_trusted_data(ledger: Ledger) -> tuple[Check, ...]:
     )
 
 
+def check_trusted_code(ledger: Ledger, certificate: Certificate) -> tuple[Check, ...]:
+    """Declare that an engine with other processes, and a certificate that is not part of crfl, are trusted."""
+    found = []
+    if ledger.facts.engine:
+        found.append(
+            Check(
+                "the engine and its workers are trusted",
+                "declared",
+                f"{ledger.facts.engine}: updates and continuations are not trained again here, and of its votes one "
+                "random block of every test set is counted again",
+                "updates, continuations and votes as this process would compute them",
+            )
+        )
+    if certificate.sound and not is_built_in(certificate):
+        found.append(
+            Check(
+                "the certificate is correct",
+                "declared",
+                f"declared by {name_with_distribution(certificate)}",
+                "a proof of what it certifies",
+            )
+        )
+    return tuple(found)
+
+
 def check_feature_maps(ledger: Ledger) -> Check:
-    """Check that the feature maps have a Lipschitz constant; only the feature level needs one."""
+    """Check that the feature maps have a Lipschitz constant; only the feature level needs one.
+
+    Those of crfl are proved. Only the author of another map can prove its constant, which is declared.
+    """
     constant = ledger.facts.feature_lipschitz
+    makers = ledger.facts.foreign_maps
     found = build_check(
         "feature maps are Lipschitz",
         constant is not None,
-        "no constant" if constant is None else f"constant {constant:.4g}",
+        "no constant"
+        if constant is None
+        else f"constant {constant:.4g}" + (f", declared by {', '.join(makers)}" if makers else ""),
         "a Lipschitz constant",
         "use 'unit-ball' instead of 'unit-sphere'",
     )
+    if makers and found.status == "held":
+        found = replace(found, status="declared")
     return restrict_check(found, level="feature")
 
 
@@ -369,7 +407,8 @@ def check_breakdown(ledger: Ledger, threat: Threat) -> Check:
     found = build_check(
         "breakdown of the aggregation rule",
         known is not None and attackers >= 1 and threat.clean_world == "honest",
-        f"stated by the rule for up to {attackers} attackers, {threat.clean_world} clean world",
+        f"declared by {ledger.facts.rule or 'the rule'} for up to {attackers} attackers, {threat.clean_world} clean "
+        "world",
         "a known breakdown, against the honest clean world",
         "use a rule that states its breakdown, bounded inputs, and threat.clean_world = 'honest'",
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crfl_core.certification.assumption_checks import check_trusted_data
+from crfl_core.certification.assumption_checks import check_trusted_code, check_trusted_data
 from crfl_core.certification.threat_resolution import enlarge_threat, resolve_threat
 from crfl_core.errors import OptionError, PluginFailure, wrap_failures
 from crfl_core.plugin_api.certificate import (
@@ -244,9 +244,8 @@ def audit_certificate(certificate: Certificate, ledger: Ledger, threat: Threat) 
         else:
             checks = certificate.audit(ledger, threat)
     relevant = (check for check in checks if check.level in (None, *levels))
-    return Audit(
-        certificate.title, certificate.sound, certificate.label, levels, (*relevant, *check_trusted_data(ledger))
-    )
+    trusted = (*check_trusted_data(ledger), *check_trusted_code(ledger, certificate))
+    return Audit(certificate.title, certificate.sound, certificate.label, levels, (*relevant, *trusted))
 
 
 def select_levels(certificate: Certificate) -> tuple[Level, ...]:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, cast
 
+OWN_DISTRIBUTION = "crfl"
+"""The distribution that this code belongs to. Its plugins may always run, so no allow-list needs to name it."""
 LOCAL = "(this process)"
 """Origin of plugins that Python code hands over and no distribution declares."""
+
+
+@cache
+def own_packages() -> frozenset[str]:
+    """Return the top-level packages that `crfl` ships."""
+    try:
+        points = distribution(OWN_DISTRIBUTION).entry_points
+    except PackageNotFoundError:  # an unpacked source tree has no plugins
+        points = ()  # type: ignore[assignment]
+    return frozenset({"crfl_core", *(point.module.partition(".")[0] for point in points)})
 
 
 class PluginKind(NamedTuple):

@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from crfl_core.errors import UNEXPECTED_EXCEPTIONS, CrflError, PluginError, describe_exception
 from crfl_core.files.data_files import absolute_user_path
-from crfl_core.plugin_api import LOCAL
+from crfl_core.plugin_api import LOCAL, own_packages
 from crfl_core.plugin_api.plugin_errors import function_of, source_location
 from crfl_core.records.round import Dependence
 from crfl_core.records.table import DefaultTable, RetypedTable, Table
@@ -66,6 +66,19 @@ class Plugin(Table):
         copy._configured_as = name
         copy._provided_by = origin or self._provided_by
         return copy
+
+
+def is_built_in(plugin: Plugin) -> bool:
+    """Whether a plugin's class is code of crfl. What other plugins say about themselves is declared in audits."""
+    return type(plugin).__module__.partition(".")[0] in own_packages()
+
+
+def name_with_distribution(plugin: Plugin) -> str:
+    """Return name and distribution of a plugin, and of plugins in its options: `'per-layer' of crfl with ...`."""
+    origin = plugin._provided_by
+    name = f"{plugin.configured_as!r} of {origin if origin == LOCAL else origin.partition(' ')[0]}"
+    inner = (name_with_distribution(option) for _, option in plugin if isinstance(option, Plugin))
+    return " with ".join((name, *inner))
 
 
 class Resolver(Protocol):

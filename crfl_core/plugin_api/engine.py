@@ -49,3 +49,12 @@ class Engine(Plugin):
 
     def close(self) -> None:
         """Stop what `open` started. Called once, after the last round or an error."""
+
+
+IN_PROCESS = {("crfl_engines.local", "Local"), ("crfl_engines.stacked", "Stacked")}
+"""Modules and names of the engines that train and count with the core's own code, in this process."""
+
+
+def is_in_process(engine: Engine) -> bool:
+    """Whether an engine is part of crfl and all of its work is done in this process; others are trusted."""
+    return (type(engine).__module__, type(engine).__qualname__) in IN_PROCESS

@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from crfl_core.errors import PluginError, describe_exception, suggest_names
-from crfl_core.plugin_api import KINDS, LOCAL
+from crfl_core.plugin_api import KINDS, LOCAL, OWN_DISTRIBUTION
 from crfl_core.plugin_api.command import Command
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.base import Plugin
-
-OWN_DISTRIBUTION = "crfl"
-"""The distribution that this code belongs to. Its plugins may always run, so no allow-list needs to name it."""
 
 KIND_OF_GROUP = {kind.group: name for name, kind in KINDS.items()}
 """The kind of plugins in every entry-point group."""

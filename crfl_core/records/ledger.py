@@ -137,7 +137,9 @@ class RunFacts(LedgerRecord):
     update that it cannot use, `optimiser` the name of its optimiser if it has one. `secret_votes`: the seed of the vote
     noise was drawn after training. `exact_shares`: poisoned shares are quotients of counts, not sums in single
     precision. `partition_digest` is the SHA-256 of who holds which training rows. `measured`: the clients' data were
-    here; if not, their numbers of samples and their norms are what was declared. `reserve` are the samples that the
+    here; if not, their numbers of samples and their norms are what was declared. `engine` names an engine that is more
+    than this process, `foreign_maps` the feature maps that are not part of crfl, and `rule` the aggregation rule, each
+    with its distribution: audits name them beside what they declare. `reserve` are the samples that the
     server trusts, by name: none of them is a client's.
     """
 
@@ -156,6 +158,9 @@ class RunFacts(LedgerRecord):
     samples: tuple[int, ...]
     partition_digest: str | None = None
     measured: bool = True
+    engine: str = ""
+    foreign_maps: tuple[str, ...] = ()
+    rule: str = ""
     input_norms: tuple[float, ...]
     feature_norms: tuple[float, ...]
     domain: tuple[float, float]

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig, dump_config
 from crfl_core.errors import ConfigError
+from crfl_core.plugin_api.base import is_built_in, name_with_distribution
+from crfl_core.plugin_api.engine import is_in_process
 from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.plugin_api.model import BoundModel
 from crfl_core.plugin_api.server_view import RootSamples, ServerView
@@ -237,6 +239,9 @@ def run_facts(federation: Federation) -> RunFacts:
         if federation.features is x
         else largest_norms(federation.features, data.partition, maps.norm_bound(bound)),
         measured=data.complete,
+        engine="" if is_in_process(config.engine) else name_with_distribution(config.engine),
+        foreign_maps=tuple(name_with_distribution(one) for one in maps.maps if not is_built_in(one)),
+        rule=name_with_distribution(config.aggregation[-1]),
         domain=(facts.domain.low, facts.domain.high),
         image_shape=facts.image_shape,
         class_names=data.class_names,

@@ -81,7 +81,10 @@ def test_it_gets_the_same_numbers_readings_and_stages_as_ours(theirs: Any, tmp_p
         np.testing.assert_array_equal(mine.guarantee.prediction, other.guarantee.prediction)
         assert mine.directions == other.directions == ("backward", "forward")
     assert np.isfinite(run.ledger.clients.cap).all()
-    assert run.audits[0].checks == run.audits[1].checks
+    *checks, declared = run.audits[0].checks
+    assert tuple(checks) == run.audits[1].checks
+    assert (declared.name, declared.status) == ("the certificate is correct", "declared")
+    assert declared.measured == "declared by 'margins' of (this process)"
 
 
 def test_it_says_by_itself_which_stages_it_wants(theirs: Any) -> None:

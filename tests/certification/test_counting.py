@@ -34,7 +34,7 @@ from crfl_core.extend import (
     open_job,
 )
 from crfl_core.records.vote_counting import count_votes, split_samples
-from tests.oracle import OTHER_CONFIG, POISON, contents, tiny
+from tests.oracle import OTHER_ENGINE, POISON, contents, tiny
 
 MODEL = Softmax().build(DataFacts(6, 3, Domain()))
 NUMBERS = torch.Generator().manual_seed(0)
@@ -198,7 +198,7 @@ def test_a_run_whose_engine_counts_is_the_run_of_one_that_does_not(tmp_path: Pat
     assert {number for _, number in ASKED} == {64, 100, 20, 10}
     one, two = contents(local.path), contents(apart.path)
     if not seeds:
-        assert [name for name in one if one[name] != two[name]] == OTHER_CONFIG
+        assert [name for name in one if one[name] != two[name]] == OTHER_ENGINE
     else:
         assert (apart.path / "model.safetensors").read_bytes() == one["model.safetensors"]
 

@@ -31,7 +31,7 @@ from crfl_core.records import round as updates
 from crfl_core.training.federation import Federation
 from crfl_core.training.local_training import LocalTraining
 from tests.engines.process_engine import ProcessEngine
-from tests.oracle import OTHER_CONFIG, Median, contents, federation_of, tiny
+from tests.oracle import OTHER_ENGINE, Median, contents, federation_of, tiny
 
 
 def task_of(federation: Federation, number: int = 2) -> TrainingTask:
@@ -54,7 +54,7 @@ def test_two_processes_give_bit_for_bit_what_one_gives(tmp_path: Path) -> None:
     )
     one, two = contents(local.path), contents(apart.path)
     assert one.keys() == two.keys()
-    assert [name for name in one if one[name] != two[name]] == OTHER_CONFIG
+    assert [name for name in one if one[name] != two[name]] == OTHER_ENGINE
 
 
 class Quiet(Tracker):

@@ -32,7 +32,7 @@ from crfl_core.extend import (
 from crfl_core.testing import check_plugin
 from crfl_core.training.local_training import LocalTraining
 from tests.engines.test_engines import task_of
-from tests.oracle import OTHER_CONFIG, POISON, contents, federation_of, tiny
+from tests.oracle import OTHER_ENGINE, POISON, contents, federation_of, tiny
 from tests.ray_nodes import Nodes, ray_or_skip
 
 pytestmark = pytest.mark.ray
@@ -66,7 +66,7 @@ def test_runs_continuations_and_votes_have_the_bits_of_the_local_engine(two_node
     assert {*asked} == {"clean", "backdoored"}
     one, two = contents(local.path), contents(apart.path)
     assert one.keys() == two.keys()
-    assert [name for name in one if one[name] != two[name]] == OTHER_CONFIG
+    assert [name for name in one if one[name] != two[name]] == OTHER_ENGINE
 
 
 def test_the_engine_keeps_what_engines_promise(two_nodes: Nodes) -> None:

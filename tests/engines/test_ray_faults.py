@@ -19,7 +19,7 @@ from pydantic import PrivateAttr
 
 import crfl_core
 from crfl_core.extend import CrflWarning, RoundRecord, RunError, Tracker, hookimpl
-from tests.oracle import OTHER_CONFIG, contents, tiny
+from tests.oracle import OTHER_ENGINE, contents, tiny
 from tests.ray_nodes import Nodes, all_ended, ended, marked, ray_or_skip
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -58,7 +58,7 @@ def assert_same(path: Path, local: dict[str, bytes]) -> None:
     """The run has the bits of the undisturbed one."""
     found = contents(path)
     assert found.keys() == local.keys()
-    assert [name for name in local if local[name] != found[name]] == OTHER_CONFIG
+    assert [name for name in local if local[name] != found[name]] == OTHER_ENGINE
 
 
 def workers(cluster: Nodes) -> list[int]:
