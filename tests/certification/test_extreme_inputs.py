@@ -24,9 +24,7 @@ BOUNDS: dict[str, Callable[[float], NDArray[np.float64] | float]] = {
     "replacement": lambda size: formulas.replacement_shift(size, size),
     "change of spectrum": lambda size: formulas.spectrum_change("features", 1.0, input_bound=size, domain_bound=size),
     "local rounding": lambda size: (
-        formulas.local_rounding(
-            formulas.ModelSize(784, 10), formulas.LocalSteps(0.001, 30, 100, 0.0, size), 3.0
-        ).error
+        formulas.local_rounding(formulas.ModelSize(784, 10), formulas.LocalSteps(0.001, 30, 100, 0.0, size), 3.0).error
     ),
 }
 
