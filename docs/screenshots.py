@@ -26,7 +26,10 @@ OF_A_RUN: tuple[Shot, ...] = (
     ("explorer", "#explorer", 1000, "dark"),
     ("narrow", "#certified", 400, "light"),
 )
-OF_A_FOLDER: tuple[Shot, ...] = (("side-by-side", "#together", 1000, "light"),)
+OF_A_FOLDER: tuple[Shot, ...] = (
+    ("sweep", "#runs", 1000, "light"),
+    ("side-by-side", "#together", 1000, "light"),
+)
 FOCUSED = "#figure-matrix td"
 """The cell that reads its numbers."""
 
@@ -63,7 +66,7 @@ def take(report: Path, shots: tuple[Shot, ...]) -> None:
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
             page = context.new_page()
             page.goto(report.resolve().as_uri())
-            page.wait_for_selector(f"{section} canvas, {section} dl")
+            page.wait_for_selector(f"{section} canvas, {section} dl, {section} table")
             if page.locator(FOCUSED).count():
                 page.locator(FOCUSED).first.focus()
                 page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")

@@ -17,7 +17,7 @@ from crfl_core.extend import DataSource, FileDataset, Plugin, Registry
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_loading.registry import plugin_summary
 from crfl_core.testing.suite import PROMISES
-from docs.generate.markdown import cell
+from docs.generate.markdown import anchor, cell
 from docs.generate.options import options_table
 from docs.generate.performance import performance
 from docs.generate.step_table import step_table
@@ -93,15 +93,22 @@ def installed_plugins() -> str:
         sections.append(f"## {kind}\n\nEntry-point group `{KINDS[kind].group}`.")
         for name in registry.names(kind):
             if any(found.distribution == DISTRIBUTION for found in registry.found[kind][name]):
+                title = plugin_heading(kind, name, registry)
                 if kind == "command":
                     command = registry.command(f"{DISTRIBUTION}:{name}")
-                    rows.append(f"| {kind} | [`{name}`](#{name}) | {cell(command.summary)} |")
-                    sections.append(f"### `{name}`\n\n" + "\n\n".join(command_parts(name, command.click_command)))
+                    rows.append(f"| {kind} | [`{name}`](#{anchor(title)}) | {cell(command.summary)} |")
+                    sections.append(f"### {title}\n\n" + "\n\n".join(command_parts(name, command.click_command)))
                     continue
                 plugin = registry.load(kind, f"{DISTRIBUTION}:{name}")
-                rows.append(f"| {kind} | [`{name}`](#{name}) | {cell(plugin_summary(plugin))} |")
-                sections.append(plugin_section(name, plugin))
+                rows.append(f"| {kind} | [`{name}`](#{anchor(title)}) | {cell(plugin_summary(plugin))} |")
+                sections.append(plugin_section(title, plugin))
     return "\n\n".join(["\n".join(rows), *sections]) + "\n"
+
+
+def plugin_heading(kind: str, name: str, registry: Registry) -> str:
+    """Return the heading of a plugin; names that several kinds use get their kind, so that anchors are unique."""
+    kinds = [one for one in KINDS if name in registry.names(one)]
+    return f"`{name}`" if len(kinds) == 1 else f"`{name}` ({kind})"
 
 
 def command_parts(name: str, command: click.Command) -> Iterator[str]:
@@ -142,8 +149,9 @@ def included_datasets() -> str:
         if any(found.distribution == DISTRIBUTION for found in registry.found["dataset"][name]):
             plugin = registry.load("dataset", f"{DISTRIBUTION}:{name}")
             source = plugin.source() if issubclass(plugin, FileDataset) else None
+            place = anchor(plugin_heading("dataset", name, registry))
             licence = "" if source is None else f"[{cell(source.licence)}]({source.homepage})"
-            rows.append(f"| [`{name}`](plugins.md#{name}) | {cell(plugin_summary(plugin))} | {licence} |")
+            rows.append(f"| [`{name}`](plugins.md#{place}) | {cell(plugin_summary(plugin))} | {licence} |")
             if source is not None:
                 sections.append(files_section(name, source))
     return "\n\n".join(["\n".join(rows), *sections]) + "\n"
@@ -162,9 +170,9 @@ def files_section(name: str, source: DataSource) -> str:
     return f"### Files of {name}\n\n{how}" + (f" Mirrors:\n{mirrors}" if mirrors else "") + "\n\n" + "\n".join(rows)
 
 
-def plugin_section(name: str, plugin: type[Plugin]) -> str:
-    """Write description and options of a plugin and of its nested tables."""
-    parts = [f"### `{name}`", cleandoc(plugin.__doc__ or ""), options_table(plugin.model_fields)]
+def plugin_section(title: str, plugin: type[Plugin]) -> str:
+    """Write description and options of a plugin and of its nested tables, under a heading."""
+    parts = [f"### {title}", cleandoc(plugin.__doc__ or ""), options_table(plugin.model_fields)]
     for option, field in plugin.model_fields.items():
         for table in tables_in(field.annotation):
             summary = cleandoc(table.__doc__ or "").partition("\n")[0]

@@ -15,6 +15,8 @@ from crfl_core import extend
 from crfl_core.extend import assumption_checks
 from docs.generate import markdown, written_pages
 from docs.generate.examples import REFERENCE, Examples
+from docs.generate.markdown import anchor
+from docs.generate.parts import installed_plugins
 from docs.generate.reference import reference_pages
 from docs.generate.source import is_module
 from docs.generate.subjects import SUBJECTS as SUBJECTS_OF_PAGES
@@ -77,6 +79,13 @@ def test_the_index_links_a_public_name_with_its_summary(name: str) -> None:
     assert f"\n## `{name}`" in SUBJECTS[page]
     assert doors == ", ".join(f"`{door.__name__}`" for door in DOORS if name in exported(door))
     assert len(summary.split()) >= 3, f"{name}: write a docstring"
+
+
+def test_no_two_plugins_share_an_anchor() -> None:
+    text = installed_plugins()
+    anchors = [anchor(heading) for heading in re.findall(r"^###? (.+)$", text, re.MULTILINE)]
+    assert len(anchors) == len(set(anchors))
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= set(anchors)
 
 
 @pytest.mark.parametrize("page", PAGES)

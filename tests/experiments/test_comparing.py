@@ -21,8 +21,9 @@ from crfl_experiments.comparison import (
     find_finished_runs,
     read_runs,
 )
-from crfl_experiments.comparison_figure import comparison_figure, lines_along_key, lines_over_radii
+from crfl_experiments.comparison_figure import comparison_figure, lines_along_key, lines_over_radii, make_line
 from crfl_experiments.sweeps import SweepResult, sweep
+from crfl_reports.figures import Line
 from scipy import stats
 
 from crfl_core import run
@@ -48,13 +49,27 @@ def test_mean_spread_and_number() -> None:
 
 def test_the_interval_of_a_difference_is_that_of_students_t() -> None:
     rng = np.random.default_rng(0)
-    ours, theirs = rng.normal(size=5), rng.normal(size=5)
+    ours = rng.uniform(0.4, 0.5, size=5)
+    theirs = rng.uniform(0.4, 0.5, size=5)
     found = Difference.of(list(zip(ours.tolist(), theirs.tolist(), strict=True)))
     expected = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
     assert found.low == pytest.approx(float(expected.low))
     assert found.high == pytest.approx(float(expected.high))
     assert found.mean == pytest.approx(fmean(ours - theirs))
-    assert Difference.of([(2.0, 1.5)]) == Difference(0.5, None, None, 1)
+    assert Difference.of([(0.9, 0.4)]) == Difference(0.5, None, None, 1)
+
+
+def test_two_seeds_and_equal_differences_have_no_interval() -> None:
+    assert Difference.of([(0.9, 0.4), (0.8, 0.5)]).low is None
+    assert Difference.of([(1.0, 1.0)] * 3) == Difference(0.0, None, None, 3)
+
+
+def test_intervals_and_bands_stay_where_shares_are() -> None:
+    far = Difference.of([(1.0, 0.0), (0.9, 0.0), (0.1, 0.9)])
+    assert (far.low, far.high) == (-1.0, 1.0)
+    wide = make_line(Line, "", [0], [Statistic(0.9, 0.5, 3)])
+    assert (wide.low, wide.high) == ([0.4], [1.0])
+    assert make_line(Line, "", [0], [Statistic(0.9, 0.5, 2)]).low is None
 
 
 def test_points_are_what_seeds_have_in_common(done: Path) -> None:
@@ -146,7 +161,6 @@ def test_an_unfinished_or_damaged_run_is_refused_with_a_remedy(done: Path, tmp_p
 
 
 def test_lines_have_bands_over_seeds(done: Path) -> None:
-    pytest.importorskip("crfl_reports.figures")
     runs = read_runs([done])
     question = next(iter(runs[0].numbers.curves))
     first, second = lines_over_radii(runs, question)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from crfl_reports.pages.words import count_checks
 
+from crfl_core.reporting.glossary import GLOSSARY
 from tests.reports.browsing import Opened, numbers, unreadable
 
 if TYPE_CHECKING:
@@ -74,10 +76,77 @@ def test_what_stored_votes_cannot_answer_is_greyed_with_the_reason(opened: Opene
 
 def test_every_number_of_the_explorer_says_what_it_rests_on(opened: Opened) -> None:
     page = opened()
-    told = page.inner_text("#figure-explorer .note")
-    for word in ("Certificate: pathwise-linear", "Statement: pathwise", "Direction: backward", "Clean world: honest"):
+    told = page.inner_text("#figure-explorer .rests")
+    for word in ("pathwise-linear: Pathwise statement", "holds for this run", "compared with all clients honest"):
         assert word in told
     assert "Assumptions: " in told
+
+
+def test_the_explorer_counts_assumptions_as_the_audit_does(opened: Opened, run_directory: Path) -> None:
+    import crfl_core
+
+    page = opened()
+    for found in crfl_core.load(run_directory).audits:
+        counted = count_checks(found.checks)
+        page.select_option("#figure-explorer .controls select >> nth=0", label=found.certificate)
+        assert f"Assumptions: {counted}" in page.inner_text("#figure-explorer .rests")
+        assert f"Assumptions: {counted}." in page.inner_text("#audit")
+
+
+def test_sliders_without_effect_are_absent_and_named(opened: Opened) -> None:
+    page = opened()
+    assert page.is_hidden('[data-axis="scale"]')
+    assert page.is_visible('[data-axis="rounds"]')
+    told = page.inner_text("#figure-explorer .idle")
+    assert told.startswith(
+        "pathwise-linear gives the same numbers here for every value of: factor on malicious updates"
+    )
+
+
+def test_terms_explain_themselves_and_lead_to_the_glossary(opened: Opened) -> None:
+    page = opened()
+    page.hover("#summary .term >> text=Pathwise")
+    assert page.inner_text("#tip") == GLOSSARY["pathwise"]
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#tip")
+    page.focus("#audit .term >> nth=0")
+    assert page.is_visible("#tip")
+    dead = page.evaluate(
+        "() => [...document.querySelectorAll('.term')].filter(one => !document.querySelector(one.getAttribute('href'))"
+        " || !(one.dataset.term in JSON.parse(document.getElementById('data').textContent).words.glossary)).length"
+    )
+    assert dead == 0
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_table_of_a_folder_fits_and_is_sorted_by_numbers(opened: Opened, folder: Path, width: int) -> None:
+    page = opened(folder / "report.html", width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cells = "[...document.querySelectorAll('.sortable td div')]"
+    assert page.evaluate(f"{cells}.filter(one => one.scrollWidth > one.clientWidth + 1).length") == 0
+    before = accuracies(page)
+    if width < 500:
+        page.select_option(".narrow select", label="accuracy")
+    else:
+        page.click(".sortable th button >> text=accuracy")
+        assert page.get_attribute(".sortable th:has-text('accuracy')", "aria-sort") == "descending"
+    assert accuracies(page) == sorted(before, reverse=True)
+
+
+def accuracies(page: Page) -> list[float]:
+    found: list[float] = page.eval_on_selector_all(
+        '.sortable td[data-label="accuracy"]', "cells => cells.map(cell => Number(cell.dataset.number))"
+    )
+    return found
+
+
+def test_every_run_of_a_folder_is_a_link_to_its_report(opened: Opened, folder: Path) -> None:
+    page = opened(folder / "report.html")
+    addresses = page.eval_on_selector_all(".sortable a[href$='report.html']", "links => links.map(link => link.href)")
+    assert {Path(address.removeprefix("file://")) for address in addresses} == {
+        path.resolve() for path in folder.glob("*/report.html")
+    }
+    assert len(addresses) == 6
 
 
 def test_samples_are_sorted_and_filtered(opened: Opened) -> None:
@@ -144,12 +213,12 @@ def test_a_report_can_be_printed(opened: Opened, tmp_path: Path) -> None:
     assert page.is_hidden("nav")
 
 
-def test_a_folder_of_runs_is_drawn(opened: Opened, run_directory: Path) -> None:
+def test_a_folder_of_runs_is_drawn(opened: Opened, own_run: Path) -> None:
     import crfl_reports.pages
 
-    folder = crfl_reports.pages.write_report(run_directory.parent)
+    folder = crfl_reports.pages.write_report(own_run.parent, explore=0)
     page = opened(folder)
-    expected = curve(run_directory, "paper", "feature", "clean")
+    expected = curve(own_run, "paper", "feature", "clean")
     values = {row[0]: row[1] for row in numbers(page, "#figure-folder")}
     assert values["0"] == f"{expected['certified_accuracy'][0]:.3f}"
 

@@ -92,6 +92,15 @@ def test_axes_can_be_logarithmic(axis: str) -> None:
     assert getattr(figure.axes[0], f"get_{axis}scale")() == "log"
 
 
+def test_between_whole_numbers_a_step_holds_the_smaller_share() -> None:
+    line = Line("a", [0, 1, 3], [0.9, 0.5, 0.2], [0.8, 0.4, 0.1], [1.0, 0.6, 0.3])
+    figure = panels_figure([Panel([line], "clients", "y", steps=True)])
+    assert figure.axes[0].get_lines()[0].get_drawstyle() == "steps-pre"
+    corners = np.asarray(figure.axes[0].collections[0].get_paths()[0].vertices, float)
+    between = corners[(corners[:, 0] > 0) & (corners[:, 0] <= 1)]
+    assert between[:, 1].max() == 0.6  # not the 1.0 of no clients
+
+
 def test_marked_places_are_in_the_legend() -> None:
     figure = panels_figure([Panel(lines(1), "round", "y", marked=(3, 4, 9))], marked="attacked rounds")
     assert "attacked rounds" in texts(figure)

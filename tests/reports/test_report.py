@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 from crfl_experiments.sweeps.cells import define
 from crfl_experiments.sweeps.folder import Note, SweepFolder
+from crfl_reports.pages.experiment_table import Measured, certified_against, measure
+from crfl_reports.pages.folder_page import runs_in
 from crfl_reports.pages.samples import round_down, tables
 
 import crfl_core
@@ -44,9 +47,18 @@ def test_curves_have_every_digit_of_the_metrics(report: Path, run_directory: Pat
 def test_the_summary_tells_who_attacked_and_what_is_certified(report: Path) -> None:
     text = report.read_text(encoding="utf-8")
     assert "50 clients with" in text
-    assert "1 client (0) attacked with “model-replacement” in round 10." in text
-    assert "Certificate “pathwise-linear”" in text
-    assert "pathwise statement, read backward, honest clean world" in text
+    assert "Attack: model-replacement, 1 attacker (client 0), round 10, scale 10." in text
+
+
+def test_every_certificate_has_a_row_of_its_own_proofs_first(report: Path) -> None:
+    summary = report.read_text(encoding="utf-8").partition('<section id="certified"')[0]
+    titles = re.findall(r'class="numbered"><h3>([^<]*)</h3>', summary)
+    assert titles == ["Measured", "pathwise-linear", "tail", "paper"]
+    for row in summary.split('class="numbered">')[2:]:
+        title = re.match(r"<h3>([^<]*)</h3>", row)
+        assert title is not None
+        assert set(re.findall(r'data-metric="([a-z-]*)-[0-9]', row)) == {title[1]}
+        assert "statement" in row
 
 
 def test_the_config_says_where_values_came_from(report: Path) -> None:
@@ -183,6 +195,30 @@ def test_the_page_of_a_sweep_tells_which_cells_are_missing(own_run: Path, tmp_pa
     assert "1 of 3 cells failed" in text
     assert "no &lt;memory&gt; left" in text
     assert "1 of 3 cells are not finished" in text
+
+
+def test_a_folder_shows_nested_runs_means_over_seeds_and_attackers(folder: Path) -> None:
+    runs = {name: crfl_core.load(folder / name) for name in ("attacked-0", "attacked-1", "median")}
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    mean = (runs["attacked-0"].metrics.accuracy + runs["attacked-1"].metrics.accuracy) / 2
+    assert f'data-number="{mean!r}"' in text
+    assert "model-replacement, 1 attacker (client 0), round 5, scale 10" in text
+    assert "different attacks" in text
+    assert text.count('<tr class="best">') == 2  # the best of the attacked, and of those that were not
+
+
+def test_runs_in_nested_folders_are_found_and_sorted_by_number(own_run: Path, tmp_path: Path) -> None:
+    for name in ("deep/er/scale-100", "deep/er/scale-9", "top"):
+        shutil.copytree(own_run, tmp_path / "all" / name)
+    found = [path.relative_to(tmp_path / "all").as_posix() for path in runs_in(tmp_path / "all")]
+    assert found == ["deep/er/scale-9", "deep/er/scale-100", "top"]
+
+
+def test_a_number_that_some_seeds_lack_has_no_mean(folder: Path) -> None:
+    runs = [crfl_core.load(folder / name) for name in ("attacked-0", "median")]
+    own, certificate = certified_against(1.0)(runs[0]) or (math.nan, "")
+    assert measure(runs, certified_against(1.0)) == Measured(None, own, own, 1, certificate)
+    assert measure(runs[:1], certified_against(40.0)).mean == 0.0  # no sample reaches it: a number, not a gap
 
 
 def test_a_folder_of_runs_is_one_page_with_bands(own_run: Path, tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ from crfl_experiments.sweeps.values import table_value
 MOST_KEYS_IN_TITLE = 4
 """Runs that differ in more settings are called by their names."""
 CONFIDENCE = 0.95
+LEAST_SEEDS = 3
+"""Fewer seeds say too little about their spread for an interval or a band."""
 RADII = 3
 """At how many radii a table shows certified accuracy."""
 
@@ -66,7 +68,11 @@ class Statistic(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Mean difference to the first point over n shared seeds, and its 95 % confidence interval."""
+    """Mean difference to the first point over n shared seeds, and its 95 % confidence interval.
+
+    There is no interval below three seeds, nor if all differences are equal. It stays within [-1, 1], the range of
+    differences of shares.
+    """
 
     mean: float
     low: float | None
@@ -80,10 +86,10 @@ class Difference(NamedTuple):
 
         each = [value - first for value, first in pairs]
         mean = fmean(each)
-        if len(each) < 2:
+        if len(each) < LEAST_SEEDS or max(each) == min(each):
             return cls(mean, None, None, len(each))
         half = float(t.ppf(0.5 + CONFIDENCE / 2, len(each) - 1)) * stdev(each) / math.sqrt(len(each))
-        return cls(mean, mean - half, mean + half, len(each))
+        return cls(mean, max(-1.0, mean - half), min(1.0, mean + half), len(each))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from crfl_core.errors import ConfigError, StoreError
 from crfl_experiments.comparison import (
+    LEAST_SEEDS,
     MOST_KEYS_IN_TITLE,
     Comparison,
     CurveKey,
@@ -32,7 +33,7 @@ FORMATS: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
 
 def comparison_figure(runs: Sequence[Run], against: str | None = None, measure: str | None = None) -> Figure:
     """Draw some runs. Raises `ConfigError` if there is nothing to draw along."""
-    from crfl_reports.figures import RADIUS, lines_figure
+    from crfl_reports.figures import RADIUS, Panel, lines_figure, panels_figure
 
     if against is not None:
         comparison = compare_runs(runs)
@@ -49,12 +50,9 @@ def comparison_figure(runs: Sequence[Run], against: str | None = None, measure: 
     question = questions[0]
     label = labels_of(runs).get(question.certificate)
     title = f"{question.certificate}, {question.level} level{f': {label}' if label else ''}"
-    return lines_figure(
-        lines_over_radii(runs, question),
-        x_label=RADIUS.get(question.level, "radius"),
-        y_label="certified accuracy",
-        title=title,
-    )
+    lines = lines_over_radii(runs, question)
+    x_label = RADIUS.get(question.level, "radius")
+    return panels_figure([Panel(lines, x_label, "certified accuracy", title, steps=question.level == "client")])
 
 
 def lines_over_radii(runs: Sequence[Run], question: CurveKey) -> list[Line]:
@@ -104,13 +102,13 @@ def lines_along_key(comparison: Comparison, key: str, measure: str) -> list[Line
 
 
 def make_line(kind: type[Line], title: str, x: Sequence[float], statistics: Sequence[Statistic]) -> Line:
-    """Make a line of means, with a band if all of them have a spread."""
+    """Make a line of mean shares, with a band of one standard deviation, within [0, 1], if there are enough seeds."""
     means = [one.mean for one in statistics]
-    spreads = [one.spread for one in statistics if one.spread is not None]
+    spreads = [one.spread for one in statistics if one.spread is not None and one.n >= LEAST_SEEDS]
     if len(spreads) < len(means):
         return kind(title, x, means)
-    low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
-    high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
+    low = [max(0.0, mean - spread) for mean, spread in zip(means, spreads, strict=True)]
+    high = [min(1.0, mean + spread) for mean, spread in zip(means, spreads, strict=True)]
     return kind(title, x, means, low, high)
 
 

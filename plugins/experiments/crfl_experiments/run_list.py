@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,10 +70,22 @@ def list_runs(folder: Path, sort: str = "name") -> list[RunSummary]:
 def sort_key(one: RunSummary, sort: str) -> tuple[Any, ...]:
     """Return the key that sorts the best, newest or largest first; missing numbers come last."""
     if sort == "name":
-        return (one.name,)
+        return (natural_key(one.name),)
     value = getattr(one, sort)
     sign = 1 if sort in ("age", "backdoor") else -1
     return (value is None, 0 if value is None else sign * value, one.name)
+
+
+def natural_key(value: object) -> tuple[Any, ...]:
+    """Return a key that sorts numbers by size, also within texts, and numbers before texts.
+
+    >>> sorted(["scale-100", "scale-9", 10.0, 2], key=natural_key)
+    [2, 10.0, 'scale-9', 'scale-100']
+    """
+    if isinstance(value, int | float):
+        return (0, float(value))
+    parts = re.split(r"(\d+)", str(value))
+    return (1, *((part, 0) if place % 2 == 0 else ("", int(part)) for place, part in enumerate(parts)))
 
 
 def find_runs(folder: Path, depth: int = DEEPEST) -> Iterator[RunDirectory]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from crfl_reports.pages.report import NAME, write_report
+from crfl_reports.pages.report import NAME, is_current, write_report
 
 REPORT = NAME
 SECONDS = 60.0
 """How long answers for the explorer are computed."""
+__all__ = ["REPORT", "SECONDS", "is_current", "write_with_progress"]
 
 
 def write_with_progress(run: Path, out: Path | None = None, *, explore: float = SECONDS, trust: bool = False) -> Path:
@@ -27,12 +28,3 @@ def write_with_progress(run: Path, out: Path | None = None, *, explore: float = 
             bar.update(task, completed=done, total=total)
 
         return write_report(run, out, explore=explore, trust=trust, progress=on_progress)
-
-
-def is_current(run: Path) -> bool:
-    """Return whether a report exists and is younger than the run, or every run of the folder."""
-    report = run / REPORT
-    if not report.is_file():
-        return False
-    states = [run / "status.json", *run.glob("*/status.json"), *run.glob("cells/*/status.json")]
-    return all(report.stat().st_mtime >= state.stat().st_mtime for state in states if state.is_file())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,7 +62,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines over one axis. `y_range` is shown if given; `marked` are places of x drawn in grey."""
+    """Lines over one axis. `y_range` is shown if given; `marked` are places of x drawn in grey.
+
+    With `steps`, the value at the larger of two neighbouring x holds between them: a falling curve claims nothing there
+    that is only known of the smaller one.
+    """
 
     lines: Sequence[Line]
     x_label: str
@@ -72,6 +76,7 @@ class Panel:
     log_y: bool = False
     y_range: tuple[float, float] | None = None
     marked: Sequence[float] = ()
+    steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,8 @@ def draw(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> dict[str, Any]:
         keep = np.isfinite(x) & np.isfinite(y)
         look = looks[line.like or line.name]
         if line.like:
-            axes.plot(x[keep], y[keep], color=look.colour, zorder=1.5, **THIN)
+            drawstyle = "steps-pre" if panel.steps else "default"
+            axes.plot(x[keep], y[keep], color=look.colour, zorder=1.5, drawstyle=drawstyle, **THIN)
         else:
             (shown[line.name],) = axes.plot(
                 x[keep],
@@ -217,12 +223,14 @@ def draw(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> dict[str, Any]:
                 markersize=3.5,
                 markevery=max(1, int(keep.sum()) // MARKS),
                 linewidth=1.4,
+                drawstyle="steps-pre" if panel.steps else "default",
                 clip_on=panel.y_range is None,
             )
         if line.low is not None and line.high is not None:
             low = np.asarray(line.low, np.float64)[keep]
             high = np.asarray(line.high, np.float64)[keep]
-            axes.fill_between(x[keep], low, high, color=look.colour, alpha=0.18, linewidth=0)
+            step: Literal["pre"] | None = "pre" if panel.steps else None
+            axes.fill_between(x[keep], low, high, color=look.colour, alpha=0.18, linewidth=0, step=step)
     finish(axes, panel)
     return shown
 

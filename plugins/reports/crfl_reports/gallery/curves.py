@@ -40,7 +40,11 @@ def curve_panels(found: Sequence[tuple[Group, dict[Named, list[Curve]]]], said: 
     for level in (level for level in RADIUS if any(level == one[1] for _, known in found for one in known)):
         for title, label, rates in ((f"{level} level", "certified accuracy", 0), ("", "certified rate", 1)):
             lines = [line for group, known in found for line in lines_of(group, known, level, rates)]
-            panels.append(Panel(lines, RADIUS[level], f"{label} (share of samples)", title, y_range=(0, 1)))
+            panels.append(
+                Panel(
+                    lines, RADIUS[level], f"{label} (share of samples)", title, y_range=(0, 1), steps=level == "client"
+                )
+            )
     return Panels(panels, title="; ".join(filter(None, said)))
 
 

@@ -17,6 +17,7 @@ from crfl_core.certification.certifier import Certifier, build_certifier
 from crfl_core.errors import CrflError
 from crfl_core.reporting.metrics import Curve, compute_curves
 from crfl_core.runs.stored_votes import has_votes
+from crfl_reports.pages import words
 from crfl_reports.pages.figure_data import curve_basis, numbers
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def axes(own: Threat, rounds: int, clients: int) -> tuple[Axis, ...]:
 
 def number_axis(key: str, title: str, usual: Iterable[float], own: float) -> Axis:
     """Build a slider over some usual numbers and the run's own."""
-    values = tuple(sorted({*usual, own}))
+    others = {value for value in usual if f"{value:.4g}" != f"{own:.4g}"}
+    values = tuple(sorted({*others, own}))
     texts = tuple(f"{value:.4g}" for value in values)
     return Axis(key, title, values, texts, values.index(own))
 
@@ -179,7 +181,8 @@ class Lattice:
         """Return what one certificate says, on what it rests, or why it refuses."""
         question = certifier.questions[place]
         checks = [self.checks.put(check_data(check)) for check in question.audit.checks]
-        told: dict[str, Any] = {"checks": checks, "levels": {}}
+        counted = words.count_checks(question.audit.checks)
+        told: dict[str, Any] = {"checks": checks, "counted": counted, "levels": {}}
         if question.audit.refusal:
             return told | {"refused": question.audit.refusal}
         if not has_votes(self.run.directory, question.request):
@@ -234,4 +237,4 @@ def steps(curve: Curve) -> dict[str, Any]:
 def check_data(check: Check) -> list[str]:
     """Return an assumption and what was found."""
     of = " and ".join(filter(None, (check.level and f"{check.level} level", check.direction)))
-    return [check.name, check.status, check.measured, of, check.direction or ""]
+    return [check.name, check.status, check.measured, of, words.outcome(check)]

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from crfl_core.errors import CrflError
 from crfl_reports.figures import Grid, Heat, Line, Panel, Panels, image_of, neighbours
 from crfl_reports.gallery import FIGURES
+from crfl_reports.pages import words
 from crfl_reports.pages.markup import Html, element, figure_place, join_parts
 
 if TYPE_CHECKING:
@@ -49,7 +50,11 @@ def curve_data(curve: Curve) -> dict[str, Any]:
         "radii": numbers(curve.radii),
         "accuracy": list(curve.certified_accuracy),
         "rate": list(curve.certified_rate),
-        "any_round": {"accuracy": list(curve.any_round_accuracy), "rate": list(curve.any_round_rate)},
+        "any_round": {
+            "name": words.any_rounds(curve.rounds),
+            "accuracy": list(curve.any_round_accuracy),
+            "rate": list(curve.any_round_rate),
+        },
     }
 
 
@@ -62,6 +67,7 @@ def curve_basis(curve: Curve) -> dict[str, Any]:
         "label": curve.label,
         "conditional": list(curve.conditional),
         "rounds": curve.rounds,
+        "basis": words.basis(curve),
     }
 
 
@@ -180,6 +186,7 @@ def panel_data(panel: Panel, names: Sequence[str]) -> dict[str, Any]:
         "xLabel": panel.x_label,
         "yLabel": panel.y_label,
         "share": panel.y_range == SHARE,
+        "steps": panel.steps,
         "log": panel.log_y,
         "marked": list(panel.marked),
         "lines": [

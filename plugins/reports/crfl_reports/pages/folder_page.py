@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from crfl_experiments.comparison import MOST_KEYS_IN_TITLE
+from crfl_experiments.run_list import find_runs, natural_key
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.results import SweepResult
-from crfl_experiments.sweeps.values import toml_inline
 
 from crfl_core.errors import CrflError
-from crfl_core.reporting import config_diff
-from crfl_core.reporting.metrics import Curve, Metrics, compute_curves
+from crfl_core.reporting.metrics import Curve, compute_curves
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_reports.pages import words
-from crfl_reports.pages.figure_data import curve_basis, number, numbers
-from crfl_reports.pages.markup import Html, Part, element, figure_place, join_parts, table
+from crfl_reports.pages.experiment_table import experiment_table, experiments_of, words_for
+from crfl_reports.pages.figure_data import curve_basis, numbers
+from crfl_reports.pages.markup import Html, element, figure_place, join_parts, table
 from crfl_reports.pages.samples import tables
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.certificate import CertificateResult
     from crfl_core.runs.results import RunResult
 
-Settings = dict[str, Any]
-MOST_TOLD = 8
-"""How many settings of a run the table names."""
-
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the finished runs of a folder, directly in it or in its `cells`."""
-    found = [path for path in (*folder.glob("*"), *folder.glob("cells/*")) if path.is_dir()]
-    return sorted(path for path in found if is_finished_run(RunDirectory(path)))
+    """Return the finished runs below a folder, those of sweeps and nested folders included."""
+    found = (directory for directory in find_runs(folder) if is_finished_run(directory))
+    return sorted((one.path for one in found), key=lambda path: natural_key(path.relative_to(folder).as_posix()))
 
 
 def is_finished_run(directory: RunDirectory) -> bool:
@@ -45,32 +39,13 @@ def is_finished_run(directory: RunDirectory) -> bool:
         return False
 
 
-def folder_sections(folder: Path, runs: Sequence[RunResult], together: Html) -> Iterator[tuple[str, str, Html]]:
-    """Yield the sections of the page; `together` holds the figures of all runs."""
-    yield "runs", "Runs", join_parts([run_table(folder, runs), *missing_cells(folder)])
+def folder_sections(
+    folder: Path, runs: Sequence[RunResult], reports: Mapping[Path, str], together: Html
+) -> Iterator[tuple[str, str, Html]]:
+    """Yield the sections of the page: `reports` are the addresses of runs' reports, `together` the figures of all."""
+    yield "runs", "Runs", join_parts([experiment_table(folder, runs, reports), *missing_cells(folder)])
     yield "curves", "Certified", figure_place("folder", "Certified accuracy and rate")
     yield "together", "Runs side by side", together
-
-
-def run_table(folder: Path, runs: Sequence[RunResult]) -> Html:
-    """Build a row per run: the settings that differ, and its key numbers."""
-    rows: list[list[Part]] = []
-    for run, own in zip(runs, settings_of(runs), strict=True):
-        metrics = run.metrics
-        success = "" if metrics.backdoor is None else words.percent(metrics.backdoor.success_rate)
-        told = words_for(dict([*own.items()][:MOST_TOLD])) or "nothing"
-        more = f", and {len(own) - MOST_TOLD} more" if len(own) > MOST_TOLD else ""
-        where = run.path.relative_to(folder).as_posix()
-        shares = (accuracy_text(metrics, clients) for clients in (1.0, 2.0))
-        rows.append([where, told + more, words.percent(metrics.accuracy), success, *shares])
-    heads = ("run", "what differs", "accuracy", "backdoor", "certified, 1 client", "certified, 2 clients")
-    note = element(
-        "p",
-        "Certified: the largest share of clean test samples that are right and certified by a sound certificate at the "
-        "client level under the threat of the run; its audit says under which assumptions.",
-        class_="note",
-    )
-    return join_parts([note, table(heads, rows, "Runs")])
 
 
 def missing_cells(folder: Path) -> Iterator[Html]:
@@ -88,41 +63,12 @@ def missing_cells(folder: Path) -> Iterator[Html]:
         yield element("p", f"{waiting} of {len(cells)} cells are not finished: {how}.")
 
 
-def accuracy_text(metrics: Metrics, clients: float) -> str:
-    """Write the best certified accuracy against some clients, and its certificate."""
-    proved = metrics.proven_accuracy(clients)
-    return "" if proved is None else f"{words.percent(proved[0])} ({proved[1].certificate})"
-
-
-def settings_of(runs: Sequence[RunResult]) -> list[Settings]:
-    """Return the settings of each run in which not all are alike."""
-    return config_diff.differences([config_diff.read_config(run.directory) for run in runs])
-
-
-def words_for(settings: Settings) -> str:
-    """Write settings on one line, without list indices and the `type` of plugins.
-
-    >>> words_for({"aggregation.1.type": "rfa", "attack.scale": 10.0, "attack.rounds": [3], "reserve.type": "unset"})
-    'aggregation = rfa, attack.scale = 10, attack.rounds = [3]'
-    """
-    told = []
-    for key, value in settings.items():
-        plugin = re.sub(r"(\.\d+)?\.type$", "", key)
-        if value != config_diff.UNSET:
-            known = number(value) if isinstance(value, float) else value
-            told.append(f"{plugin} = {known if isinstance(known, str) else toml_inline(known)}")
-    return ", ".join(told)
-
-
-def experiments(runs: Sequence[RunResult]) -> dict[str, list[RunResult]]:
-    """Group runs that differ only in their seeds, by the settings that set them apart."""
-    found: dict[str, list[RunResult]] = {}
-    points = [config_diff.split_seeds(own)[0] for own in settings_of(runs)]
-    for run, point in zip(runs, points, strict=True):
-        found.setdefault(words_for(point), []).append(run)
-    if len(points[0]) > MOST_KEYS_IN_TITLE:
-        return {alike[0].path.name: alike for alike in found.values()}
-    return {told or runs[0].config.name: alike for told, alike in found.items()}
+def experiments(runs: Sequence[RunResult]) -> dict[str, tuple[RunResult, ...]]:
+    """Return the runs of every experiment by its name: its settings, or its first run if these are too many."""
+    found = experiments_of(runs)
+    if len(found[0].settings) > MOST_KEYS_IN_TITLE:
+        return {one.runs[0].path.name: one.runs for one in found}
+    return {words_for(one.settings) or runs[0].config.name: one.runs for one in found}
 
 
 def folder_data(runs: Sequence[RunResult]) -> list[dict[str, Any]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 VOID = frozenset({"br", "col", "img", "input", "meta"})
 """Elements that have no end."""
@@ -72,6 +72,57 @@ def table(head: Iterable[Part], rows: Iterable[Iterable[Part]], caption: str, **
         role="region",
         aria_label=caption,
     )
+
+
+class Cell(NamedTuple):
+    """Cell of a sortable table; `number` is what it is sorted by, if not by its text."""
+
+    content: Part
+    number: float | None = None
+
+
+def sortable_table(head: Sequence[str], rows: Iterable[tuple[Sequence[Cell], bool]], caption: str) -> Html:
+    """Build a table that the page's script lets readers sort; each row says whether it is marked with a star.
+
+    On narrow screens each row becomes a card, whose lines repeat the headings.
+    """
+    body = []
+    for cells, is_marked in rows:
+        built = []
+        for place, (name, cell) in enumerate(zip(head, cells, strict=True)):
+            star = element("span", "★ ", class_="star", title="best row") if is_marked and place == 0 else None
+            number = None if cell.number is None else repr(float(cell.number))
+            content = element("div", star, cell.content)
+            built.append(element("td", content, data_label=name, data_number=number))
+        body.append(element("tr", *built, class_="best" if is_marked else None))
+    heads = [element("th", name, scope="col") for name in head]
+    made = element(
+        "table",
+        element("caption", caption, class_="hidden"),
+        element("thead", element("tr", *heads)),
+        element("tbody", *body),
+        class_="sortable",
+    )
+    return element("div", made, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def glossary_term(text: str, key: str) -> Html:
+    """Build a term that links to its entry in the glossary; the page's script shows the entry as a tooltip."""
+    return element("a", text, href=f"#{term_id(key)}", class_="term", data_term=key)
+
+
+def term_id(key: str) -> str:
+    """Return the anchor of a glossary entry.
+
+    >>> term_id("taken on trust")
+    'term-taken-on-trust'
+    """
+    return f"term-{key.replace(' ', '-')}"
+
+
+def rich(parts: Iterable[str | tuple[str, str]]) -> Html:
+    """Join text and terms, which are pairs of a text and its key in the glossary."""
+    return join_parts(part if isinstance(part, str) else glossary_term(*part) for part in parts)
 
 
 def figure_place(name: str, title: str) -> Html:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from crfl_experiments.run_list import find_runs
 
 from crfl_core.certification.levels import LEVEL_WORDS
 from crfl_core.errors import DataError, StoreError
+from crfl_core.reporting.glossary import GLOSSARY
 from crfl_core.runs.results import load
 from crfl_core.runs.run_directory import RunDirectory
 from crfl_reports.pages import words
@@ -20,7 +25,10 @@ from crfl_reports.pages.figure_data import backdoor, closeness, figures, togethe
 from crfl_reports.pages.folder_page import folder_data, folder_sections, runs_in
 from crfl_reports.pages.markup import Html, data_block, element, join_parts
 from crfl_reports.pages.samples import sample_data
-from crfl_reports.pages.sections import run_sections
+from crfl_reports.pages.sections import glossary, run_sections
+
+if TYPE_CHECKING:
+    from crfl_core.runs.results import RunResult
 
 ASSETS = Path(__file__).with_name("assets")
 STYLES = ("vendored/uPlot.min.css", "page.css")
@@ -35,6 +43,7 @@ SCRIPTS = (
     "explorer.js",
     "samples.js",
     "folder.js",
+    "tables.js",
     "start.js",
 )
 """In the order in which they run, inside of one function."""
@@ -93,15 +102,14 @@ def asset(name: str) -> str:
 
 
 NAME = "report.html"
+MOST_REPORTS = 100
+"""How many missing reports of runs the report of a folder writes."""
 Progress = Callable[[int, int], object]
 """Told how many of how many questions of the explorer are answered."""
 
 WORDS = {
-    "statements": words.STATEMENTS,
-    "directions": words.DIRECTIONS,
-    "worlds": words.WORLDS,
+    "glossary": dict(GLOSSARY),
     "levels": {level: level_words.meaning for level, level_words in LEVEL_WORDS.items()},
-    "statuses": words.STATUSES,
     "units": {level: level_words.unit for level, level_words in LEVEL_WORDS.items()},
 }
 
@@ -117,14 +125,15 @@ def write_report(
     """Write the report of a finished run, or of a folder of runs, and return its path.
 
     It is one HTML file, by default `report.html` in the directory, which belongs to no manifest: the run stays what it
-    was. The explorer is given at most `explore` seconds. The rules of trust are those of `load`.
+    was. The explorer is given at most `explore` seconds. The report of a folder links to those of its runs and writes
+    missing ones, in the same time together. The rules of trust are those of `load`.
     """
     directory = Path(path)
     target = directory / NAME if out is None else Path(out)
     if RunDirectory(directory).has_marker or (directory / "status.json").exists():
         text = run_page(directory, trust=trust, explore=explore, progress=progress)
     else:
-        text = folder_page(directory, trust=trust)
+        text = folder_page(directory, target, trust=trust, explore=explore, progress=progress)
     write(target, text)
     return target
 
@@ -142,7 +151,7 @@ def run_page(directory: Path, *, trust: bool, explore: float, progress: Progress
     return page(title, f"Config “{run.config.name}”, seed {run.config.seed}.", sections, data)
 
 
-def folder_page(directory: Path, *, trust: bool) -> str:
+def folder_page(directory: Path, target: Path, *, trust: bool, explore: float, progress: Progress | None) -> str:
     """Build the page of several runs."""
     if not directory.is_dir():
         raise StoreError(
@@ -151,15 +160,40 @@ def folder_page(directory: Path, *, trust: bool) -> str:
     runs = [load(path, trust=trust) for path in runs_in(directory)]
     if not runs:
         raise StoreError(f"{directory}: holds no finished run: give the path of one, or a folder of several")
+    reports = write_run_reports(runs, target.parent, trust=trust, explore=explore, progress=progress)
     beside = together(runs)
     data = {"words": WORDS, "folder": folder_data(runs), "shown": beside.data}
     title = f"{directory.resolve().name}: {words.count_text(len(runs), 'run')}"
-    return page(
-        title,
-        "Runs side by side; bands reach from the least to the largest of the seeds.",
-        folder_sections(directory, runs, beside.content),
-        data,
-    )
+    sections = [*folder_sections(directory, runs, reports, beside.content), ("glossary", "Glossary", glossary())]
+    return page(title, "Runs side by side; bands reach from the least to the largest of the seeds.", sections, data)
+
+
+def write_run_reports(
+    runs: Sequence[RunResult], base: Path, *, trust: bool, explore: float, progress: Progress | None
+) -> dict[Path, str]:
+    """Write missing and outdated reports of runs; return the addresses of all that there are, relative to `base`.
+
+    Runs beyond the first `MOST_REPORTS`, and those in folders that cannot be written, keep what they have.
+    """
+    outdated = [run for run in runs if not is_current(run.path)][:MOST_REPORTS]
+    for done, run in enumerate(outdated, 1):
+        try:
+            write(run.path / NAME, run_page(run.path, trust=trust, explore=explore / len(outdated), progress=None))
+        except DataError:
+            continue
+        if progress is not None:
+            progress(done, len(outdated))
+    written = [run.path for run in runs if (run.path / NAME).is_file()]
+    return {path: quote(Path(os.path.relpath(path / NAME, base)).as_posix()) for path in written}
+
+
+def is_current(directory: Path) -> bool:
+    """Return whether a report exists and is younger than its run, or than every run below the folder."""
+    report = directory / NAME
+    if not report.is_file():
+        return False
+    states = [one.path / "status.json" for one in find_runs(directory)] if directory.is_dir() else []
+    return all(report.stat().st_mtime >= state.stat().st_mtime for state in states if state.is_file())
 
 
 def write(target: Path, text: str) -> None:

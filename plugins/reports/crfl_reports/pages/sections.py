@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crfl_core.config import RunConfig, load_config
 from crfl_core.config.options import list_settings
 from crfl_core.errors import CrflError
 from crfl_core.records.table import Table
+from crfl_core.reporting.glossary import GLOSSARY
 from crfl_core.runs.verification import build_receipt
 from crfl_reports.pages import words
-from crfl_reports.pages.markup import Html, element, figure_place, join_parts, table
+from crfl_reports.pages.markup import Html, element, figure_place, glossary_term, join_parts, rich, table, term_id
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.certificate import Check, Level
-    from crfl_core.reporting.metrics import Metrics
+    from crfl_core.reporting.metrics import Curve, Metrics
     from crfl_core.runs.results import RunResult
 
 
@@ -35,28 +36,38 @@ def run_sections(run: RunResult, *, backdoor: Html, closeness: Html) -> Iterator
     yield "config", "Config, and where it came from", config(run)
     yield "environment", "Environment", environment(run)
     yield "receipt", "Receipt", receipt(run)
+    yield "glossary", "Glossary", glossary()
 
 
 def summary(run: RunResult) -> Html:
-    """Build the summary: numbers at a glance, then sentences."""
-    tiles = [
-        element("div", element("dt", name), element("dd", value, data_metric=key), element("dd", rests, class_="note"))
-        for key, name, value, rests in headline(run.metrics)
-    ]
+    """Build the summary: a row of measured numbers, a row for every certificate, then sentences."""
+    rows = [number_row("Measured", None, measured(run.metrics))]
+    for curve in words.strongest_curves(run.metrics):
+        rows.append(number_row(curve.certificate, element("p", rich(words.basis(curve)), class_="note"), cards(curve)))
     sentences = [element("li", sentence) for sentence in words.summary(run)]
-    return join_parts([element("dl", *tiles, class_="tiles"), element("ul", *sentences)])
+    return join_parts([*rows, element("ul", *sentences)])
 
 
-def headline(metrics: Metrics) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the most important numbers: key, name, value, and what it rests on."""
-    yield "accuracy", "accuracy, clean", words.percent(metrics.accuracy), "measured"
+def number_row(title: str, note: Html | None, numbers: Iterable[tuple[str, Html, str]]) -> Html:
+    """Build a row of numbers with a title, each with a key, a name and a value."""
+    tiles = [element("div", element("dt", name), element("dd", value, data_metric=key)) for key, name, value in numbers]
+    return element("div", element("h3", title), note, element("dl", *tiles, class_="tiles"), class_="numbered")
+
+
+def measured(metrics: Metrics) -> Iterator[tuple[str, Html, str]]:
+    """Yield the numbers that were measured: key, name and value."""
+    yield "accuracy", join_parts(["accuracy on clean test samples"]), words.percent(metrics.accuracy)
     if metrics.backdoor is not None:
-        yield "success_rate", "backdoor success", words.percent(metrics.backdoor.success_rate), "measured"
-    for at in (1.0, 2.0, 3.0):
-        if (proved := metrics.proven_accuracy(at)) is not None:
-            value, curve = proved
-            rests = f"{curve.certificate}: {words.basis(curve)}"
-            yield f"certified-{at:g}", f"certified, {words.radius(at, 'client')}", words.percent(value), rests
+        success = glossary_term("attack success rate", "attack success rate")
+        yield "success_rate", success, words.percent(metrics.backdoor.success_rate)
+
+
+def cards(curve: Curve) -> Iterator[tuple[str, Html, str]]:
+    """Yield certified accuracy at some radii of one certificate."""
+    name = glossary_term("certified accuracy", "certified accuracy")
+    for at, value in words.shown_radii(curve):
+        told = join_parts([name, f", {words.radius(at, curve.level)}"])
+        yield f"{curve.certificate}-{at:g}", told, words.percent(value)
 
 
 def explorer() -> Html:
@@ -82,44 +93,37 @@ def training() -> Html:
 
 def audit(run: RunResult) -> Html:
     """Build the audit of every certificate: what it says, its assumptions, and what was found."""
-    meanings = [element("li", element("b", name), f": {meaning}") for name, meaning in STATUS_MEANINGS]
-    parts = [element("p", "A certificate holds under assumptions. Each was looked at:"), element("ul", *meanings)]
-    statements = {certificate.title: getattr(certificate, "statement", "") for certificate in run.config.certificates}
+    parts = [element("p", "A certificate holds under assumptions. The audit compares each with the record of the run.")]
     for found in run.audits:
         parts.append(element("h3", found.certificate, *([] if found.sound else [f" ({found.label})"])))
-        parts.append(element("p", verdict(found.refusals, found.directions, found.sound)))
-        if meaning := words.STATEMENTS.get(statements.get(found.certificate, "")):
-            parts.append(element("p", element("i", meaning)))
+        parts.append(element("p", rich(verdict(found.refusals, found.directions, found.sound))))
+        parts.append(element("p", f"Assumptions: {words.count_checks(found.checks)}."))
         held = tuple(check for check in found.checks if check.status == "held")
         others = tuple(check for check in found.checks if check.status != "held")
         if others:
             parts.append(checks(f"Assumptions of {found.certificate} that do not hold or are taken on trust", others))
-        listing = checks(f"Assumptions of {found.certificate} that hold", held)
-        many = words.count_text(len(held), "assumption")
-        parts.append(element("details", element("summary", f"{many} checked, all of which hold"), listing))
+        if held:
+            listing = checks(f"Assumptions of {found.certificate} that hold", held)
+            parts.append(element("details", element("summary", f"{len(held)} checked, holding"), listing))
     return join_parts(parts)
 
 
-STATUS_MEANINGS = (
-    (words.STATUSES["held"], "the record of the run shows it"),
-    (words.STATUSES["declared"], "nothing in the run can show it; the certificate is worth as much as this is true"),
-    (words.STATUSES["failed"], "what hangs on it is refused, or is marked as conditional"),
-    ("not forward, not backward", "the certificate may not be read in this direction"),
-)
-
-
-def verdict(refusals: dict[str, str], directions: Mapping[Level, tuple[str, ...]], sound: bool) -> str:
+def verdict(refusals: dict[str, str], directions: Mapping[Level, tuple[str, ...]], sound: bool) -> words.Rich:
     """Describe the outcome of an audit: what is refused, and how the rest may be read."""
-    told = [f"Refused: {name}. {reason}." for name, reason in refusals.items()]
+    told: words.Rich = [f"Refused: {name}. {reason}. " for name, reason in refusals.items()]
     if not sound:
-        told.append("It claims no proof: its numbers are there to be compared.")
-    readings: dict[str, list[str]] = {}
+        told.append("It claims no proof: its numbers are there to be compared. ")
+    readings: dict[tuple[str, ...], list[str]] = {}
     for level, read in directions.items():
         if read:
-            readings.setdefault(" and ".join(read), []).append(level)
-    told += [f"At the {' and '.join(levels)} level it may be read {how}." for how, levels in readings.items()]
-    told += [f"Read {name}, it is {words.DIRECTIONS[name]}." for name in words.DIRECTIONS if name in " ".join(readings)]
-    return " ".join(told)
+            readings.setdefault(read, []).append(level)
+    for read, levels in readings.items():
+        told.append(f"At the {' and '.join(levels)} level it may be read ")
+        for number, direction in enumerate(read):
+            told += [" and "] * bool(number)
+            told.append(words.Term(direction, direction))
+        told.append(". ")
+    return told
 
 
 def checks(caption: str, found: tuple[Check, ...]) -> Html:
@@ -127,15 +131,27 @@ def checks(caption: str, found: tuple[Check, ...]) -> Html:
     order = list(words.STATUSES)
     rows = []
     for check in sorted(found, key=lambda one: order.index(one.status)):
-        one_way = check.status == "failed" and check.direction is not None
-        status = f"not {check.direction}" if one_way else words.STATUSES[check.status]
         only = " and ".join(filter(None, (check.level and f"the {check.level} level", check.direction)))
         needed = f"; needed: {check.required}" if check.status != "held" and check.required else ""
         remedy = f"; to do: {check.remedy}" if check.status == "failed" and check.remedy else ""
         where = f" (for {only} only)" if only else ""
-        badge = element("span", status, class_=f"status {'declared' if one_way else check.status}")
-        rows.append([f"{check.name}{where}", badge, f"{check.measured}{needed}{remedy}"])
+        rows.append([f"{check.name}{where}", badge(check), f"{check.measured}{needed}{remedy}"])
     return table(("assumption", "outcome", "found"), rows, caption)
+
+
+def badge(check: Check) -> Html:
+    """Build the coloured outcome of a check."""
+    kind = "declared" if words.is_missing_reading(check) else check.status
+    key = check.direction if words.is_missing_reading(check) and check.direction else words.STATUSES[check.status]
+    return element("span", glossary_term(words.outcome(check), key), class_=f"status {kind}")
+
+
+def glossary() -> Html:
+    """Build the list of all terms that the page links to."""
+    entries = []
+    for term, meaning in sorted(GLOSSARY.items()):
+        entries += [element("dt", term, id=term_id(term)), element("dd", meaning)]
+    return element("dl", *entries, class_="glossary")
 
 
 def config(run: RunResult) -> Html:

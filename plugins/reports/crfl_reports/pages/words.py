@@ -2,49 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from crfl_core.certification.levels import LEVEL_WORDS
 
 if TYPE_CHECKING:
+    from crfl_core.config import RunConfig
+    from crfl_core.plugin_api.certificate import Check
     from crfl_core.records.ledger import Ledger
     from crfl_core.reporting.metrics import Curve, Metrics
     from crfl_core.runs.results import RunResult
 
-STATEMENTS = {
-    "pathwise": "With the same noise, batches and participants, this run without the attack would have given the same "
-    "prediction.",
-    "tail": "The majority vote over many continuations, in which the noise is drawn again, would have been the same "
-    "without the attack.",
-    "marginal": "Over all noise that training might have drawn, the most likely prediction would have been the same; "
-    "one training cannot prove this.",
-}
-DIRECTIONS = {
-    "backward": "about this run, which may have been attacked: had its attackers behaved, the prediction would have "
-    "been the same",
-    "forward": "about attacks that might have come instead: had these clients attacked, within the threat, the "
-    "prediction would have been the same",
-}
-WORLDS = {
-    "honest": "compared with a world in which the attackers train on clean data and submit what they trained",
-    "scaled": "compared with a world in which the attackers train on clean data and still multiply their update",
-}
 STATUSES = {
     "failed": "does not hold",
     "declared": "taken on trust",
-    "held": "checked, holds",
+    "held": "holds",
 }
-"""How the outcome of a check is called, the worst first."""
+"""How the outcome of a check is called, the worst first; each is a term of the glossary."""
 
+READINGS = {
+    "backward": "this run",
+    "forward": "attacks that did not happen",
+}
+WORLDS = {
+    "honest": ("all clients honest", "honest world"),
+    "scaled": ("attackers that scale clean updates", "scaled world"),
+}
 SHOWN_RADII = 4
 
 
+class Term(NamedTuple):
+    """Text that the glossary explains under `key`."""
+
+    text: str
+    key: str
+
+
+Rich = list[str | Term]
+"""Text with terms in it."""
+
+
 def summary(run: RunResult) -> list[str]:
-    """Describe the run in a few sentences: training, attack, quality, certificates."""
+    """Describe the run in a few sentences: training, attack, quality, refused certificates."""
     metrics = run.metrics
-    ledger = run.ledger
-    return [training(run), attack(run), *quality(metrics, ledger), *certificate_sentences(metrics)]
+    return [training(run), attack(run), *quality(metrics, run.ledger), *refusals(metrics)]
 
 
 def training(run: RunResult) -> str:
@@ -55,22 +58,32 @@ def training(run: RunResult) -> str:
     held = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
     return (
         f"{count_text(facts.clients, 'client')} with {held} samples each trained the model “{facts.model}” for "
-        f"{count_text(facts.rounds, 'round')}{groups}; it tells {facts.classes} classes apart."
+        f"{count_text(facts.rounds, 'round')}{groups}; {facts.classes} classes."
     )
 
 
 def attack(run: RunResult) -> str:
     """Describe the attackers, and their share of the weights."""
-    facts = run.ledger.facts
     found = run.metrics.attackers
     if found is None:
         return "No client attacked this run."
     share = found.mean_weight_share
     weight = "" if share is None else f" Their share of the weights that reached the model was {percent(share)}."
-    names = run.metrics.partition.clients
-    known = [names[client] if names else client for client in found.clients]
-    who = f"{count_text(len(found.clients), 'client')} ({first_few(known)})"
-    return f"{who} attacked with “{facts.attack}” in {rounds(found.rounds)}.{weight}"
+    return f"Attack: {attack_text(run.config, run.metrics)}.{weight}"
+
+
+def attack_text(config: RunConfig, metrics: Metrics) -> str:
+    """Name the attack, its clients, its rounds and its factor."""
+    found = metrics.attackers
+    if config.attack is None or found is None:
+        return "none"
+    names = metrics.partition.clients
+    known = first_few([names[client] for client in found.clients]) if names else ranges(found.clients)
+    clients = "client" if len(found.clients) == 1 else "clients"
+    scale = getattr(config.attack, "scale", None)
+    factor = "" if scale is None else f", scale {scale:g}" if isinstance(scale, int | float) else f", scale “{scale}”"
+    attackers = count_text(len(found.clients), "attacker")
+    return f"{config.attack.configured_as}, {attackers} ({clients} {known}), {rounds(found.rounds)}{factor}"
 
 
 def quality(metrics: Metrics, ledger: Ledger) -> Iterator[str]:
@@ -86,40 +99,89 @@ def quality(metrics: Metrics, ledger: Ledger) -> Iterator[str]:
         )
 
 
-def certificate_sentences(metrics: Metrics) -> Iterator[str]:
-    """Describe every certificate at its strongest level, and those that are refused."""
-    proofs_first = sorted(metrics.curves, key=lambda curve: bool(curve.label))
-    names = dict.fromkeys(curve.certificate for curve in proofs_first)
-    for name in names:
-        own = [curve for curve in metrics.curves if curve.certificate == name and curve.test_set == "clean"]
-        if own:
-            yield curve_sentence(min(own, key=lambda curve: list(LEVEL_WORDS).index(curve.level)))
+def refusals(metrics: Metrics) -> Iterator[str]:
+    """Name the refused certificates, or that there are none at all."""
     for name, reason in metrics.refused.items():
         yield f"Refused: {name}. {reason}."
     if not metrics.curves and not metrics.refused:
         yield "No certificate was asked for."
 
 
-def curve_sentence(curve: Curve) -> str:
-    """Describe a curve in one sentence."""
-    told = [(at, value) for at, value in zip(curve.radii, curve.certified_accuracy, strict=True) if at > 0]
-    values = [f"{percent(value)} up to {radius(at, curve.level)}" for at, value in told[:SHOWN_RADII]]
-    much = ", ".join(values) or f"{percent(curve.certified_accuracy[0])} at radius 0"
-    label = f" ({curve.label})" if curve.label else ""
-    hangs = " It is conditional, see the audit." if curve.conditional else ""
-    return f"Certificate “{curve.certificate}”{label}: right and certified are {much}; {basis(curve)}.{hangs}"
+def strongest_curves(metrics: Metrics) -> list[Curve]:
+    """Return the clean curve of every certificate at its strongest level, proofs first."""
+    clean = [curve for curve in metrics.curves if curve.test_set == "clean"]
+    order = list(LEVEL_WORDS)
+    found = [
+        min((curve for curve in clean if curve.certificate == name), key=lambda one: order.index(one.level))
+        for name in dict.fromkeys(curve.certificate for curve in clean)
+    ]
+    return sorted(found, key=lambda curve: bool(curve.label or curve.conditional))
 
 
-def basis(curve: Curve) -> str:
-    """Describe what the numbers of a curve rest on, in a few words."""
-    reading = f", read {' and '.join(curve.directions)}" if curve.directions else ""
-    when = f", attacks in {curve.rounds}" if curve.rounds else ""
-    return f"{curve.statement} statement{reading}, {curve.clean_world} clean world{when}"
+def shown_radii(curve: Curve) -> list[tuple[float, float]]:
+    """Return some radii of a curve with their certified accuracy: the first numbers of clients, else evenly chosen."""
+    known = [pair for pair in zip(curve.radii, curve.certified_accuracy, strict=True) if pair[0] > 0]
+    if not known:
+        return [(curve.radii[0], curve.certified_accuracy[0])]
+    if curve.level == "client" or len(known) <= SHOWN_RADII:
+        return known[:SHOWN_RADII]
+    return [known[number * (len(known) - 1) // (SHOWN_RADII - 1)] for number in range(SHOWN_RADII)]
+
+
+def basis(curve: Curve) -> Rich:
+    """Say what the numbers of a curve rest on, in plain words whose terms the glossary explains."""
+    parts: Rich = [Term(curve.statement.capitalize(), curve.statement), " statement"]
+    if curve.directions:
+        parts.append(": holds for ")
+        for number, direction in enumerate(curve.directions):
+            parts += [" and for "] * bool(number)
+            parts.append(Term(READINGS[direction], direction))
+        parts.append(", compared with ")
+    else:
+        parts.append(f": {curve.label or 'proves nothing in either direction'}; compared with ")
+    parts.append(Term(*WORLDS[curve.clean_world]))
+    parts.append(f". Attackers act in {curve.rounds}." if curve.rounds else ".")
+    for number, condition in enumerate(curve.conditional):
+        if number == 0:
+            parts += [" ", Term("Conditional", "conditional"), ": "]
+        parts.append(f"{'; ' if number else ''}{condition}")
+    return [*parts, "."] if curve.conditional else parts
+
+
+def any_rounds(text: str) -> str:
+    """Name any rounds, as many as the stated ones.
+
+    >>> any_rounds("round 10"), any_rounds("rounds 3..5")
+    ('any one round', 'any that many rounds')
+    """
+    return "any one round" if text.startswith("round ") else "any that many rounds"
+
+
+def count_checks(checks: Iterable[Check]) -> str:
+    """Count the assumptions by their outcome. Readings that are not available are not assumptions."""
+    found = list(checks)
+    missing = [one.direction for one in found if is_missing_reading(one)]
+    counts = {
+        words: sum(one.status == status and not is_missing_reading(one) for one in found)
+        for status, words in (("held", "checked"), ("declared", "taken on trust"), ("failed", "not holding"))
+    }
+    text = ", ".join(f"{count} {words}" for words, count in counts.items())
+    return text + "".join(f"; cannot be read {direction}" for direction in dict.fromkeys(missing))
+
+
+def is_missing_reading(check: Check) -> bool:
+    """Return whether a failed check only forbids to read the certificate in one direction."""
+    return check.status == "failed" and check.direction is not None
+
+
+def outcome(check: Check) -> str:
+    """Name the outcome of a check."""
+    return f"not {check.direction}" if is_missing_reading(check) else STATUSES[check.status]
 
 
 def radius(value: float, level: str) -> str:
     """Write a radius with its unit."""
-    if value == float("inf"):
+    if math.isinf(value):
         return "any change of poisoned inputs" if level == "feature" else "any number"
     if level == "client":
         return f"{value:g} malicious {'client' if value == 1 else 'clients'}"
@@ -153,14 +215,21 @@ def first_few(numbers: Sequence[object], most: int = 6) -> str:
     return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
 
 
+def ranges(numbers: Sequence[int]) -> str:
+    """Write rising whole numbers, neighbours as a range.
+
+    >>> ranges([0, 1, 2]), ranges([3]), ranges([1, 2, 7])
+    ('0-2', '3', '1, 2, 7')
+    """
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"{numbers[0]}-{numbers[-1]}"
+    return first_few(numbers)
+
+
 def rounds(numbers: Sequence[int]) -> str:
     """Write rounds in a few words.
 
     >>> rounds([30]), rounds([3, 4, 5]), rounds([1, 7])
-    ('round 30', 'rounds 3 to 5', 'rounds 1, 7')
+    ('round 30', 'rounds 3-5', 'rounds 1, 7')
     """
-    if len(numbers) == 1:
-        return f"round {numbers[0]}"
-    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"rounds {numbers[0]} to {numbers[-1]}"
-    return f"rounds {first_few(numbers)}"
+    return f"round{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"

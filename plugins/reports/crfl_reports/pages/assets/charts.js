@@ -6,11 +6,12 @@ const NARROW = 520;
 const TICK = 64;  // pixels for a number below the axis
 const LONGEST = 30;  // letters of a name beside the vertical axis; longer ones stand above only
 const PAPER = 640;
+const WHOLE = [1, 2, 5].flatMap((factor) => [1, 10, 100, 1e3, 1e4, 1e5].map((ten) => factor * ten)).sort((a, b) => a - b);
 let onPaper = false;
 
 // Draw, or draw again, a chart in a container.
 // `spec`: title, xLabel, yLabel, x (numbers), xText (number to text), share (y is a share of samples), log (of y),
-// marker (an x), marked {name, places} (whole numbers of x), series [{name, values, colour, dash, points, line,
+// steps (between two x the value of the larger one holds), marker (an x), marked {name, places} (whole numbers of x), series [{name, values, colour, dash, points, line,
 // band: [low, high]}].
 function chart(container, spec) {
   let drawn = charts.get(container);
@@ -79,13 +80,16 @@ function options(spec, width, reading) {
     const stroke = colour(one.colour);
     series.push({
       label: one.name, stroke, width: one.line === false ? 0 : 2, dash: one.dash ? [6, 4] : [], spanGaps: true,
-      paths: one.line === false ? () => null : undefined,
-      points: { show: one.points !== false || spec.x.length < 3, size: one.line === false ? 8 : 5, stroke, fill: stroke },
+      paths: one.line === false ? () => null : spec.steps ? uPlot.paths.stepped({ align: -1 }) : undefined,
+      points: { show: one.points !== false || known(one.values) < 3, size: one.line === false ? 8 : 5, stroke, fill: stroke },
     });
     if (one.band) {
       bands.push({ series: [series.length, series.length + 1], fill: `${stroke}33` });
       for (const edge of ["largest", "smallest"]) {
-        series.push({ label: `${one.name}, ${edge}`, stroke: `${stroke}66`, width: 1, points: { show: false } });
+        series.push({
+          label: `${one.name}, ${edge}`, stroke: `${stroke}66`, width: 1, points: { show: false },
+          paths: spec.steps ? uPlot.paths.stepped({ align: -1 }) : undefined,
+        });
       }
     }
   }
@@ -102,6 +106,10 @@ function options(spec, width, reading) {
   };
 }
 
+function known(values) {
+  return values.filter((value) => value !== null && value !== undefined).length;
+}
+
 function padded(low, high) {
   const pad = (high - low || 1) * 0.02;
   return [low - pad, high + pad];
@@ -116,7 +124,8 @@ function yScale(spec) {
 function xAxis(spec, width) {
   const splits = spec.xText ? () => apart(spec.x, width / TICK) : undefined;
   const values = spec.xText ? (u, shown) => shown.map(spec.xText) : undefined;
-  return { ...axisLook(), label: spec.xLabel, labelSize: 22, size: 34, splits, values };
+  const incrs = spec.x.every(Number.isInteger) ? WHOLE : undefined;
+  return { ...axisLook(), label: spec.xLabel, labelSize: 22, size: 34, splits, values, incrs };
 }
 
 // Those of rising numbers that can be written below an axis with room for `most` of them; the last always.

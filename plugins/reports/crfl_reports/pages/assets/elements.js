@@ -70,17 +70,18 @@ function table(caption, heads, rows) {
   return create("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, made);
 }
 
-// What the numbers of a curve rest on, as a list of sentences.
-function basis(part, certificate) {
-  const lines = [`Certificate: ${certificate}${part.label ? ` (${part.label})` : ""}.`];
-  lines.push(`Statement: ${part.statement}. ${words.statements[part.statement] || ""}`);
-  lines.push(part.directions.length
-    ? `Direction: ${part.directions.map((one) => `${one}, ${words.directions[one]}`).join("; ")}.`
-    : "Direction: none; it claims no proof.");
-  lines.push(`Clean world: ${part.world}; ${words.worlds[part.world] || ""}.`);
-  if (part.rounds) lines.push(`Attacks: in ${part.rounds}.`);
-  for (const condition of part.conditional) lines.push(`Conditional: ${condition}.`);
-  return lines;
+// Text with terms in it: a term is a pair of its text and its key in the glossary.
+function rich(parts) {
+  return parts.map((part) => (typeof part === "string" ? part : create("a", {
+    class: "term", href: `#term-${part[1].replaceAll(" ", "-")}`, "data-term": part[1],
+  }, part[0])));
+}
+
+// What the numbers of some curves rest on, once for those that rest on the same.
+function basisList(curves) {
+  const lines = new Map(curves.map((one) => [JSON.stringify([one.certificate, one.basis]), one]));
+  return create("ul", { class: "basis" }, ...[...lines.values()].map((one) =>
+    create("li", {}, create("b", {}, one.certificate), ": ", ...rich(one.basis))));
 }
 
 function colour(name) {

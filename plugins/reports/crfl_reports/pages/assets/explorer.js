@@ -11,22 +11,25 @@ function explorerFigure() {
   const state = { at: explorer.axes.map((axis) => axis.own), certificate: 0, level: null, set: null };
   const parts = {
     choices: create("div", { class: "controls" }),
+    without: create("p", { class: "idle note" }),
     answer: create("p", { class: "answer", role: "status", "aria-live": "polite" }),
     refusal: create("p", { class: "refusal", hidden: true }),
     area: create("div"),
-    rests: create("div", { class: "note" }),
+    rests: create("div", { class: "rests note" }),
   };
-  const draw = () => showAnswer(explorer, state, parts);
+  const draw = () => {
+    showSliders(explorer, state, sliders, parts);
+    showAnswer(explorer, state, parts);
+  };
   const sliders = explorer.axes.map((axis, number) => slider(axis, number, state, draw));
   const back = create("button", { type: "button", on: { click: () => {
     state.at = explorer.axes.map((axis) => axis.own);
     sliders.forEach((one) => one.update());
     draw();
   } } }, "As the run assumed");
+  parts.threat = create("fieldset", {}, create("legend", {}, "The threat"), ...sliders.map((one) => one.field), back);
   home.append(
-    create("fieldset", {}, create("legend", {}, "The threat"),
-      ...sliders.map((one) => one.field), back),
-    parts.choices, parts.answer, parts.refusal, parts.area, parts.rests);
+    parts.choices, parts.threat, parts.without, parts.answer, parts.refusal, parts.area, parts.rests);
   offerCertificates(explorer, state, parts, draw);
   draw();
 }
@@ -47,9 +50,47 @@ function slider(axis, number, state, draw) {
   field.classList.add("slider");
   shown.setAttribute("for", input.id);
   field.append(shown);
-  input.disabled = axis.values.length < 2;
   update();
   return { field, update };
+}
+
+// Sliders that change nothing about the chosen certificate are absent, and a sentence says so.
+function showSliders(explorer, state, sliders, parts) {
+  const marker = MARKERS[state.level];
+  const idle = explorer.axes.filter((axis, number) => {
+    const active = axis.key === marker || changesAnswers(explorer, number, state);
+    sliders[number].field.hidden = !active;
+    if (!active) {
+      state.at[number] = axis.own;
+      sliders[number].update();
+    }
+    return !active;
+  });
+  parts.threat.hidden = idle.length === explorer.axes.length;
+  parts.without.hidden = !idle.length;
+  parts.without.textContent = `${explorer.certificates[state.certificate]} gives the same numbers here for every value of: `
+    + `${idle.map((axis) => axis.title).join(", ")}.`;
+}
+
+// Whether some answer depends on a slider, all others being equal.
+function changesAnswers(explorer, number, state) {
+  const counts = explorer.axes.map((axis) => axis.values.length);
+  const stride = counts.slice(number + 1).reduce((one, other) => one * other, 1);
+  const shown = (flat) => {
+    const point = explorer.points[flat];
+    return point && JSON.stringify(shownPart(explorer.answers[point[state.certificate]], state));
+  };
+  return explorer.points.some((point, flat) => {
+    const at = Math.floor(flat / stride) % counts[number];
+    if (at === 0 || !point) return false;
+    const before = shown(flat - stride);
+    return before && before !== shown(flat);
+  });
+}
+
+function shownPart(answer, state) {
+  const level = answer.levels[state.level];
+  return [answer.refused, level && [level.refused, level.sets && level.sets[state.set]]];
 }
 
 function offerCertificates(explorer, state, parts, draw) {
@@ -113,21 +154,21 @@ function showAnswer(explorer, state, parts) {
   chart(parts.area, {
     title: `${explorer.certificates[state.certificate]} under this threat, ${state.set} test set`,
     xLabel: words.levels[state.level], yLabel: "share of test samples", x, xText: text, share: true, marker,
+    steps: state.level === "client",
     series: [
       { name: "certified accuracy", values: share(curve.right), colour: "line-1" },
       { name: "certified rate", values: share(curve.certified), colour: "line-2", dash: true },
     ],
   });
   const name = explorer.certificates[state.certificate];
-  parts.rests.replaceChildren(
-    create("p", {}, "What these numbers rest on:"),
-    create("ul", {}, ...basis(level, name).map((line) => create("li", {}, line))),
-    assumptions(explorer, answer));
+  parts.rests.replaceChildren(basisList([{ certificate: name, basis: level.basis }]), assumptions(explorer, answer));
 }
 
 // Where a slider stands on the axis of the chart: the number of attackers, or the poisoned share.
+const MARKERS = { client: "clients", sample: "poison_ratio" };
+
 function markerOf(explorer, state) {
-  const key = { client: "clients", sample: "poison_ratio" }[state.level];
+  const key = MARKERS[state.level];
   if (!key) return null;
   const number = explorer.axes.findIndex((axis) => axis.key === key);
   return explorer.axes[number].values[state.at[number]];
@@ -146,14 +187,10 @@ function sentence(explorer, state, curve, radii, marker) {
 
 function assumptions(explorer, answer) {
   const rows = answer.checks.map((number) => {
-    const [name, status, found, only, direction] = explorer.checks[number];
-    const outcome = status === "failed" && direction ? `not ${direction}` : words.statuses[status];
+    const [name, , found, only, outcome] = explorer.checks[number];
     return [only ? `${name} (${only} only)` : name, outcome, found];
   });
-  const failed = answer.checks.filter((number) => explorer.checks[number][1] === "failed").length;
-  const declared = answer.checks.filter((number) => explorer.checks[number][1] === "declared").length;
-  const held = rows.length - failed - declared;
   return create("details", {},
-    create("summary", {}, `Assumptions: ${held} checked, ${declared} taken on trust, ${failed} not holding`),
+    create("summary", {}, `Assumptions: ${answer.counted}`),
     table("Assumptions under this threat", ["assumption", "outcome", "found"], rows));
 }

@@ -45,21 +45,22 @@ function drawCurves(area, notes, state) {
   const series = [];
   shown.forEach((curve, index) => {
     const name = `${curve.certificate}${curve.label ? ` (${curve.label})` : ""}`;
-    const when = curve.rounds ? `, ${curve.rounds}` : "";
-    series.push({ name: `${name}${when}`, values: spread(curve, curve[state.measure]), colour: lineColour(index) });
-    if (curve.any_round[state.measure].length) {
+    const stated = curve[state.measure];
+    const anyRound = curve.any_round[state.measure];
+    const same = anyRound.length && stated.every((value, at) => value === anyRound[at]);
+    const when = same ? curve.any_round.name : curve.rounds;
+    series.push({ name: [name, when].filter(Boolean).join(", "), values: spread(curve, stated), colour: lineColour(index) });
+    if (anyRound.length && !same) {
       series.push({
-        name: `${name}, as many rounds, unknown which`, values: spread(curve, curve.any_round[state.measure]),
-        colour: lineColour(index), dash: true,
+        name: `${name}, ${curve.any_round.name}`, values: spread(curve, anyRound), colour: lineColour(index), dash: true,
       });
     }
   });
   chart(area, {
     title: `Certified ${state.measure} on the ${state.set} test set`, xLabel: words.levels[state.level],
-    yLabel: "share of test samples", x, xText: text, share: true, series,
+    yLabel: "share of test samples", x, xText: text, share: true, steps: state.level === "client", series,
   });
-  notes.replaceChildren(create("p", {}, "What these numbers rest on:"), create("ul", {},
-    ...shown.map((curve) => create("li", {}, basis(curve, curve.certificate).join(" ")))));
+  notes.replaceChildren(basisList(shown));
 }
 
 function roundsFigure() {
@@ -70,14 +71,11 @@ function roundsFigure() {
   if (rounds.success_rate.some((value) => value !== null)) {
     series.push({ name: "backdoor success", values: rounds.success_rate, colour: "line-2", points: false });
   }
-  if (rounds.attacked.length) {
-    const marked = rounds.round.map((round, at) => (rounds.attacked.includes(round) ? rounds.accuracy[at] : null));
-    series.push({ name: "attacked rounds", values: marked, colour: "line-2", line: false });
-  }
   const whose = rounds.models > 1 ? `the models of ${rounds.models} groups, their mean` : "the global model";
   chart(home, {
     title: `Accuracy of ${whose}, after every round`, xLabel: "round", yLabel: "share of test samples",
     x: rounds.round, share: true, series,
+    marked: rounds.attacked.length ? { name: "attacked rounds", places: rounds.attacked } : null,
   });
   if (rounds.rejected.length) {
     home.append(create("p", { class: "note" }, `Rejected rounds: ${rounds.rejected.join(", ")}.`));
@@ -119,7 +117,7 @@ function panelFigure(home, panel, { title, marked }) {
   home.append(area);
   chart(area, {
     title: [panel.yLabel, title].filter(Boolean).join("; "), xLabel: panel.xLabel, yLabel: panel.yLabel,
-    x: panel.x, share: panel.share, log: panel.log,
+    x: panel.x, share: panel.share, log: panel.log, steps: panel.steps,
     marked: panel.marked.length ? { name: marked, places: panel.marked } : null,
     series: panel.lines.map((line) => ({ ...line, colour: lineColour(line.number), dash: line.number >= 6, points: false })),
   });

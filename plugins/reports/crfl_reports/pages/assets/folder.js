@@ -34,13 +34,12 @@ function drawFolder(area, notes, state) {
   const { x, text } = positions(shown[0].radii.map(asNumber));
   chart(area, {
     title: `Certified ${state.measure}: ${state.kind}, ${state.set} test set`, xLabel: words.levels[shown[0].level],
-    yLabel: "share of test samples", x, xText: text, share: true,
+    yLabel: "share of test samples", x, xText: text, share: true, steps: shown[0].level === "client",
     series: shown.map((one, index) => ({
       name: `${one.name}${one.runs > 1 ? `, mean of ${one.runs} seeds` : ""}`,
       values: one[state.measure].mean, colour: lineColour(index), dash: index >= 6,
       band: one.runs > 1 ? [one[state.measure].least, one[state.measure].most] : undefined,
     })),
   });
-  notes.replaceChildren(create("p", {}, "What these numbers rest on:"), create("ul", {},
-    ...unique(shown.map((one) => basis(one, one.certificate).join(" "))).map((line) => create("li", {}, line))));
+  notes.replaceChildren(basisList(shown));
 }

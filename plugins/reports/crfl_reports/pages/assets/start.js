@@ -47,7 +47,36 @@ addEventListener("afterprint", () => {
   applyTheme(beforePrinting?.theme || "automatic");
 });
 
+// Terms show their entry of the glossary below them; the links themselves lead to it.
+const tip = create("div", { id: "tip", role: "tooltip", hidden: true });
+document.body.append(tip);
+
+function explain(term) {
+  const meaning = words.glossary[term.dataset.term];
+  if (!meaning) return;
+  tip.textContent = meaning;
+  tip.hidden = false;
+  term.setAttribute("aria-describedby", "tip");
+  const at = term.getBoundingClientRect();
+  const left = Math.min(at.left, document.documentElement.clientWidth - tip.offsetWidth - 8);
+  tip.style.left = `${Math.max(8, left) + scrollX}px`;
+  tip.style.top = `${at.bottom + scrollY + 4}px`;
+}
+
+for (const event of ["mouseover", "focusin"]) {
+  document.addEventListener(event, ({ target }) => {
+    const term = target.closest(".term");
+    if (term) explain(term);
+  });
+}
+for (const event of ["mouseout", "focusout", "keydown"]) {
+  document.addEventListener(event, (happened) => {
+    if (event !== "keydown" || happened.key === "Escape") tip.hidden = true;
+  });
+}
+
 for (const figure of [
   curvesFigure, explorerFigure, roundsFigure, weightsFigure, shownFigures, samplesFigure, folderFigure,
+  sortableTables,
 ]) figure();
 applyTheme(remembered());
