@@ -1,14 +1,18 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Both build .venv from the pinned versions.
-PYTHON ?= python3.11
+# Two commands on a fresh machine: `make demo` and `make test`. Both build .venv from the pinned versions, with the first
+# Python >= 3.11 that can make one. Another one: `make demo PYTHON=/path/to/python`.
+CANDIDATES := python3.11 python3.12 python3.13 python3 python
+FITS := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for one in $(CANDIDATES); do "$$one" -c '$(FITS)' >/dev/null 2>&1 && echo "$$one" && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 # Nothing is installed without the constraints: an unpinned torch brings gigabytes of CUDA packages.
 export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
 # Where the peers that need other versions are installed; CRFL_PEERS tells benchmarks.
 PEERS ?= /tmp/crfl-peers
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
-.PHONY: demo test lint types contracts unit torture peers benchmarks certified site clean
+.PHONY: demo test lint types contracts unit wheel torture peers benchmarks certified site clean
 
 demo: $(VENV)/.installed
 	$(BIN)/crfl demo --out runs/demo
@@ -27,6 +31,11 @@ contracts: $(VENV)/.installed-dev
 
 unit: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses 2
+
+# The wheel as people get it: in environments of their own, without our constraints, with the newest versions that it
+# allows and the oldest, on every Python that is here.
+wheel:
+	$(PYTHON) .ci/wheel.py --versions newest --versions oldest $(addprefix --python ,$(PYTHONS))
 
 # Kills, full disks, power cuts, two writers and more at random moments: every run must end as if nothing had happened.
 torture: $(VENV)/.installed-dev
@@ -60,16 +69,19 @@ site: $(VENV)/.installed-dev
 	$(BIN)/sphinx-build -W --quiet build/docs build/site
 
 $(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv was found: name one, as in make demo PYTHON=/path/to/python" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) pip
 
 # torch first, by exact version: the pinned build satisfies the range of every package that asks for it later.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing PyTorch and crfl into $(VENV), some minutes the first time ..."
 	$(PIP) torch==2.13.0
 	$(PIP) --editable .
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[flower,hf,mlflow,pandas,ray,tables,tensorboard,yaml]' --group dev
 	touch $@
 
 clean:

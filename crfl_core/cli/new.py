@@ -10,8 +10,8 @@ import typer
 Kind = Annotated[
     str,
     typer.Argument(
-        help="What to write: aggregator, stage, attack, dataset, partitioner, model, feature-map, algorithm, "
-        "certificate, engine, tracker or command.",
+        help="What to write: aggregator, stage, optimiser, attack, dataset, partitioner, model, feature-map, "
+        "algorithm, certificate, engine, tracker or command.",
         show_default=False,
     ),
 ]
@@ -24,6 +24,9 @@ Into = Annotated[
 ]
 Licence = Annotated[str, typer.Option("--licence", help="apache-2.0, mit, bsd-3-clause or none.")]
 Author = Annotated[str | None, typer.Option("--author", help="Who holds the copyright.", show_default=False)]
+Url = Annotated[
+    str | None, typer.Option("--url", help="Address of the repository, for the package's page.", show_default=False)
+]
 
 
 def new(
@@ -33,6 +36,7 @@ def new(
     into: Into = None,
     licence: Licence = "apache-2.0",
     author: Author = None,
+    url: Url = None,
 ) -> None:
     """Write a package with a working plugin, ready to publish.
 
@@ -47,7 +51,7 @@ def new(
         target = out or Path(names.distribution)
         distribution = names.distribution
         module = "__init__"
-        write_package(names, target, licence=licence, author=author, registry=registry)
+        write_package(names, target, licence=licence, author=author, registry=registry, url=url)
         folder = Path("src", names.module)
     elif out is not None:
         raise ScaffoldError("--into adds to a package and --out begins one: give one of them")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import shlex
+import shutil
 import sys
 import traceback
 from collections.abc import Iterator
@@ -81,15 +83,19 @@ def pause_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def progress(quiet: bool) -> list[Tracker]:
-    """Return the tracker that shows progress, loaded like any plugin; none if `quiet` or if it is blocked."""
+def progress(quiet: bool, title: str = "") -> list[Tracker]:
+    """Return the tracker that shows progress, loaded like any plugin; none if `quiet` or if it is blocked.
+
+    `title` is put in front of every line.
+    """
     from crfl_core.errors import PluginError
     from crfl_core.plugin_loading.registry import Registry
 
     if quiet:
         return []
     try:
-        tracker = Registry().load("tracker", "crfl:progress").model_validate({}).with_name("progress")
+        plugin = Registry().load("tracker", "crfl:progress")
+        tracker = plugin.model_validate({"title": title} if title else {}).with_name("progress")
     except PluginError as error:
         sys.stderr.write(f"warning: no progress is shown: {error}\n")
         return []
@@ -116,6 +122,22 @@ def show_run(result: RunResult, *, quiet: bool = False, full: bool = False, json
     else:
         show = tables.show_everything if full else summary.show_summary
         show(terminal(), result.path.name, result.metrics, audit_entries(result.audits), result.path)
+
+
+def program_name() -> str:
+    """Return what to type for this command line: `crfl`, or its path where the shell would not find it."""
+    called = Path(sys.argv[0])
+    found = shutil.which("crfl")
+    if called.name != "crfl" or (found is not None and Path(found).resolve() == called.resolve()):
+        return "crfl"
+    with contextlib.suppress(ValueError):
+        called = called.absolute().relative_to(Path.cwd())
+    return shlex.quote(str(called))
+
+
+def use_colours() -> bool:
+    """Return whether stdout is a terminal of a user who wants colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def terminal() -> Console:

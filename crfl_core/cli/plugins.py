@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.cli import completion, output
+from crfl_core.cli import completion, output, passing
 from crfl_core.cli.arguments import JsonOption as Json
 
 if TYPE_CHECKING:
@@ -170,11 +170,16 @@ def check(
 
     Exit 1 if it breaks a promise of its kind.
     """
+    passing("starting")
     from crfl_core.plugin_loading.registry import Registry
-    from crfl_core.testing import check_plugin
+    from crfl_core.testing.checking import each_result
 
+    results = []
     with output.redirect_plugin_output():
-        results = check_plugin(build_plugin(Registry(), kind, name, options or []))
+        for result in each_result(build_plugin(Registry(), kind, name, options or [])):
+            results.append(result)
+            passing(f"{len(results)} checks, the last one: {result.check}")
+    passing("")
     if json:
         import json as codec
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -44,6 +44,11 @@ def check_plugin(
     certificates: see `Search`.
     """
     return tuple(run_checks(Case(instance_of(plugin), search), expected_failures))
+
+
+def each_result(plugin: Checked) -> Iterator[Result]:
+    """Yield the result of every check of `check_plugin` as soon as it is known."""
+    yield from run_checks(Case(instance_of(plugin), None), NOTHING)
 
 
 def parametrize_with_checks(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -12,6 +13,8 @@ from crfl_reports.commands.demo import ending
 from crfl_reports.commands.demo_story import ROWS, story_lines
 
 from crfl_core import RunResult, load
+from crfl_core.cli.output import program_name, use_colours
+from tests.cli.terminals import Terminal
 
 Crfl = Callable[..., CompletedProcess[str]]
 
@@ -70,8 +73,44 @@ def test_it_ends_with_the_report_and_what_to_do_next(shown: str, folder: Path) -
     place = folder / "runs" / "certified"
     assert f"\nReport: {place}/report.html\nNext: crfl open {place}  the report, in a browser\n" in shown
     following = shown[shown.index("Next: ") :].splitlines()
-    starts = ("the report", "what the proof", "your own federation", "which certificate")
+    starts = ("the report", "what is proved", "a config for", "all commands")
     assert len({line.index(start) for line, start in zip(following, starts, strict=True)}) == 1
+
+
+def test_the_commands_to_paste_are_those_that_the_shell_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "my env" / "bin" / "crfl"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(program)])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program_name() == "'my env/bin/crfl'"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert program_name() == "crfl"
+    monkeypatch.setattr("sys.argv", ["/usr/lib/crfl/__main__.py"])
+    assert program_name() == "crfl"
+
+
+def test_a_terminal_sees_which_federation_trains_and_colours_that_carry_meaning(tmp_path: Path) -> None:
+    window = Terminal("demo", "--out", tmp_path / "runs")
+    try:
+        text = window.shown()
+    finally:
+        window.close()
+    for title in ("1/3 undefended  training", "2/3 defended  training", "3/3 certified  votes"):
+        assert title in text
+    story = text[text.index("Ten clients") : text.index("answers for the explorer")]
+    row = {line.split()[0]: line for line in story.splitlines() if "averaging" in line or "vote of" in line}
+    assert re.search(r"\x1b\[31m +9\d\.\d %\x1b\[0m", row["undefended"])
+    assert re.search(r"\x1b\[32m.* %\x1b\[0m", row["certified"])
+
+
+def test_no_color_is_for_the_demo_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert use_colours()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not use_colours()
 
 
 def test_terminals_without_unicode_get_plain_bars(shown: str, folder: Path) -> None:

@@ -29,13 +29,22 @@ LICENCES: Mapping[str, str | None] = {
 """Licences to choose from, with their names in the metadata."""
 
 
-def write_package(names: PluginNames, target: Path, *, licence: str, author: str | None, registry: Registry) -> None:
+def write_package(
+    names: PluginNames,
+    target: Path,
+    *,
+    licence: str,
+    author: str | None,
+    registry: Registry,
+    url: str | None = None,
+) -> None:
     """Write the package into `target`, which must not exist yet. Raises `ScaffoldError`; then nothing is written."""
     names.check()
-    content = package_files(names, licence=licence, author=author, registry=registry)
+    content = package_files(names, licence=licence, author=author, registry=registry, url=url)
     if os.path.lexists(target):
         raise ScaffoldError(f"{target}: exists already and is not overwritten: choose another --out")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".crfl-new-", dir=target.parent) as scratch:
             package = Path(scratch, "package")
             for name, text in content.items():
@@ -47,13 +56,18 @@ def write_package(names: PluginNames, target: Path, *, licence: str, author: str
         raise ScaffoldError(f"{target}: cannot be written: {error.strerror}: choose another --out") from error
 
 
-def package_files(names: PluginNames, *, licence: str, author: str | None, registry: Registry) -> dict[str, str]:
-    """Return every file of the package, by its path."""
+def package_files(
+    names: PluginNames, *, licence: str, author: str | None, registry: Registry, url: str | None = None
+) -> dict[str, str]:
+    """Return every file of the package, by its path. `url` is the address of its repository, if it is known."""
     if licence not in LICENCES:
         raise ScaffoldError(f"--licence {licence}: there are {', '.join(LICENCES)}")
     if author is not None and not re.fullmatch(r'[^"\\\x00-\x1f]+', author):
         raise ScaffoldError(f"--author {author!r}: use no quotes, backslashes or line breaks")
+    if url is not None and not re.fullmatch(r'https?://[^"\\\s]+', url):
+        raise ScaffoldError(f"--url {url!r}: use the address of a repository, such as https://example.org/me/project")
     words = placeholders(names, licence, author or f"The authors of {names.distribution}", registry)
+    words["MY_URL"] = (url or f"https://example.org/{names.distribution}").rstrip("/")
     templates = templates_of(names)
     if LICENCES[licence] is not None:
         templates["LICENSE"] = f"licences/{licence}.txt"
@@ -62,6 +76,9 @@ def package_files(names: PluginNames, *, licence: str, author: str | None, regis
     }
     if LICENCES[licence] is None:
         result["pyproject.toml"] = re.sub(r"^license.*\n", "", result["pyproject.toml"], flags=re.MULTILINE)
+    if url is None:
+        urls = re.compile(r"^(\[project\.urls\]|Repository = .*|Issues = .*)$", re.MULTILINE)
+        result["pyproject.toml"] = urls.sub(r"# \1", result["pyproject.toml"])
     check_target(names, result[f"src/{names.module}/__init__.py"])
     return result | {f"src/{names.module}/py.typed": ""}
 
@@ -71,9 +88,10 @@ def templates_of(names: PluginNames) -> dict[str, str]:
     kind = names.kind.replace("-", "_")
     is_command = names.kind == COMMAND
     templates = {
-        "pyproject.toml": "package/pyproject.toml",
+        "pyproject.toml": "package/project.toml",
         "README.md": "package/README-command.md" if is_command else "package/README.md",
         ".gitignore": "package/gitignore",
+        ".github/workflows/publish.yml": "package/publish.yml",
         ".github/workflows/tests.yml": "package/tests.yml",
         f"src/{names.module}/__init__.py": f"kinds/{kind}.py",
         f"tests/test_{names.module}.py": f"package/test_{'my_command' if is_command else 'my_plugin'}.py",

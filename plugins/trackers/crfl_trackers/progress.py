@@ -24,6 +24,7 @@ class Progress(Tracker):
     a line now and then.
     """
 
+    title: str = Field("", description="text in front of every line, such as the run's place among several")
     seconds: float = Field(2.0, ge=0, description="without a terminal: least number of seconds between two lines")
 
     _phase: str = PrivateAttr(default="")
@@ -86,10 +87,15 @@ class Progress(Tracker):
             return
         if terminal:
             self._last_line = now
-            passing(fit_line(f"{self._phase:<{PHASE_WIDTH}}", done, total, [self._left(done, total, now), *figures]))
+            phase = f"{self._prefix}{self._phase:<{PHASE_WIDTH}}"
+            passing(fit_line(phase, done, total, [self._left(done, total, now), *figures]))
         elif plain:
             self._last_line = now
-            sys.stderr.write(f"{plain}\n")
+            sys.stderr.write(f"{self._prefix}{plain}\n")
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.title}  " if self.title else ""
 
     def _left(self, done: int, total: int, now: float) -> str:
         """Estimate how long the phase still takes, at its rate so far."""

@@ -30,13 +30,14 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
         passing("starting")
     import crfl_reports.pages
     from crfl_core import run
-    from crfl_core.cli.output import progress, redirect_plugin_output
+    from crfl_core.cli.output import program_name, progress, redirect_plugin_output, use_colours
     from crfl_reports.commands.demo_story import CONFIG, ROWS, story_lines
     from crfl_reports.commands.pages import write_with_progress
 
     results: list[RunResult] = []
-    for row in ROWS:
-        results.append(run(CONFIG, overrides=row.overrides, out=out / row.name, force=True, trackers=progress(quiet)))
+    for number, row in enumerate(ROWS, 1):
+        trackers = progress(quiet, f"{number}/{len(ROWS)} {row.name}")
+        results.append(run(CONFIG, overrides=row.overrides, out=out / row.name, force=True, trackers=trackers))
     passing("")
     if json:
         from pydantic_core import to_json
@@ -48,21 +49,21 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
         typer.echo(str(out))
         return
     plain = "utf" not in (sys.stdout.encoding or "").lower()
-    for line in story_lines(results, plain=plain):
+    for line in story_lines(results, plain=plain, colours=use_colours()):
         typer.echo(line)
     with redirect_plugin_output():
         report = write_with_progress(out / "certified", explore=EXPLORE)
-    for line in ending(report):
+    for line in ending(report, program_name()):
         typer.echo(line)
 
 
-def ending(report: Path) -> Iterator[str]:
-    """Yield the path of the report, and commands to try next."""
+def ending(report: Path, program: str = "crfl") -> Iterator[str]:
+    """Yield the path of the report, and commands to paste next."""
     following = {
-        f"crfl open {report.parent}": "the report, in a browser",
-        f"crfl show {report.parent}": "what the proof rests on",
-        "crfl run": "your own federation: give it a config file",
-        "crfl advise": "which certificate answers your question",
+        f"{program} open {report.parent}": "the report, in a browser",
+        f"{program} show {report.parent}": "what is proved",
+        f"{program} advise": "a config for your own question",
+        f"{program} --help": "all commands",
     }
     width = max(map(len, following))
     yield ""

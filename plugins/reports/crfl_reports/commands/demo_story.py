@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import typer
 
 if TYPE_CHECKING:
     from crfl_core import RunResult
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 CONFIG = Path(__file__).with_name("demo.toml")
 CHART_LINES = 5
 BAR_WIDTH = 6
+Colour = Callable[[str], str]
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
@@ -33,29 +37,39 @@ ROWS = (
 )
 
 
-def story_lines(results: Sequence[RunResult], *, plain: bool) -> Iterator[str]:
-    """Yield the story, line by line."""
+def story_lines(results: Sequence[RunResult], *, plain: bool, colours: bool = False) -> Iterator[str]:
+    """Yield the story, line by line; with colours, successful attacks are red and proofs green."""
+    red = partial(style, colour="red") if colours else str
+    green = partial(style, colour="green") if colours else str
     yield "Ten clients learn to read digits. One of them plants a backdoor: an image with a"
     yield "small mark is to be taken for a 0."
     yield ""
-    yield from table(results)
+    yield from table(results, red, green)
     yield ""
     curve = clean_curve(results[-1])
     assert curve is not None
     yield "Proved: read right, whatever this many of the ten clients do, in every round:"
-    yield from chart(curve.certified_accuracy, [f"{radius:g}" for radius in curve.radii], plain=plain)
+    yield from map(green, chart(curve.certified_accuracy, [f"{radius:g}" for radius in curve.radii], plain=plain))
     yield ""
     yield "The defence stopped one attack; the proof covers any by that many clients."
 
 
-def table(results: Sequence[RunResult]) -> Iterator[str]:
+def style(text: str, colour: str) -> str:
+    """Return a text in a colour of the terminal."""
+    return typer.style(text, fg=colour)
+
+
+def table(results: Sequence[RunResult], red: Colour, green: Colour) -> Iterator[str]:
     """Yield a row for each federation: accuracy, backdoor success, and what is proved against 1, 2, 3 clients."""
     yield f"{'':28}{'accuracy':>8}{'backdoor':>10}   proved against 1, 2, 3 clients"
     for row, result in zip(ROWS, results, strict=True):
         metrics = result.metrics
         assert metrics.backdoor is not None
-        numbers = f"{percent(metrics.accuracy):>8}{percent(metrics.backdoor.success_rate):>10}"
-        yield f"  {row.name:<11}{row.what:<15}{numbers}   {proof_text(clean_curve(result))}"
+        success = f"{percent(metrics.backdoor.success_rate):>10}"
+        backdoor = red(success) if metrics.backdoor.success_rate > 0.5 else success
+        curve = clean_curve(result)
+        proved = proof_text(curve) if curve is None else green(proof_text(curve))
+        yield f"  {row.name:<11}{row.what:<15}{percent(metrics.accuracy):>8}{backdoor}   {proved}"
 
 
 def proof_text(curve: Curve | None) -> str:
