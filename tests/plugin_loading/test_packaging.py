@@ -150,7 +150,8 @@ def test_a_strict_type_check_of_a_new_package_passes_against_the_wheel(wheel: Pa
         source = tmp_path / "src" / names.module / "__init__.py"
         source.parent.mkdir(parents=True)
         source.write_text(package[f"src/{names.module}/__init__.py"])
-    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(tmp_path / "venv/bin/python"), "src"]
+    python = str(tmp_path / "venv" / "bin" / "python")
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "src"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
 
