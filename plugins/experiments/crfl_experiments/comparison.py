@@ -26,6 +26,7 @@ from crfl_core.errors import CrflError, CrflWarning, StoreError
 from crfl_core.reporting import config_diff
 from crfl_core.reporting.metrics import Curve, Metrics
 from crfl_core.runs.run_directory import RunDirectory
+from crfl_experiments.attack_settings import AttackSettings, attack_lines
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.results import SweepResult
 from crfl_experiments.sweeps.values import table_value
@@ -125,6 +126,8 @@ class Comparison:
     points: tuple[Point, ...]
     labels: dict[str, str]
     """What is said of certificates that prove nothing."""
+    attacks: tuple[str, ...] = ()
+    """Attackers, attacked rounds and scale on one line, after a warning if they differ and no key says so."""
 
 
 def runs_of_sweep(result: SweepResult) -> list[Run]:
@@ -203,7 +206,8 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
         made.append(Point(title, own[0].point, tuple(own), statistics, others))
     keys = tuple(dict.fromkeys(key for run in runs for key in run.point))
     few = tuple(one.name for one in measures if one.name in present and one.is_short)
-    return Comparison(keys, tuple(present), few, tuple(made), labels_of(runs))
+    attacks = [run.numbers.attack for run in runs]
+    return Comparison(keys, tuple(present), few, tuple(made), labels_of(runs), tuple(attack_lines(attacks, keys)))
 
 
 def pair_values(own: Sequence[Run], first: Sequence[Run], column: dict[int, float | None]) -> list[tuple[float, float]]:
@@ -304,6 +308,11 @@ class RunNumbers:
     def metrics(self) -> Metrics:
         """Return the content of metrics.json."""
         return self._directory.read_facts("metrics.json", Metrics)
+
+    @cached_property
+    def attack(self) -> AttackSettings | None:
+        """Return attackers, attacked rounds and scale; None without an attack."""
+        return AttackSettings.read(config_diff.read_config(self._directory))
 
     @cached_property
     def curves(self) -> dict[CurveKey, Curve]:

@@ -13,6 +13,7 @@ import typer
 
 from crfl_core.cli.output import terminal
 from crfl_core.errors import ConfigError, StoreError
+from crfl_experiments.attack_settings import attack_lines
 from crfl_experiments.sweeps.cells import Definition
 from crfl_experiments.sweeps.folder import SweepFolder
 from crfl_experiments.sweeps.results import SweepResult
@@ -96,9 +97,15 @@ def list_cells(definition: Definition, *, as_json: bool) -> str:
     if stacks:
         cells = sum(plan.cell.stack is not None and plan.shares == "nothing" for plan in ordered)
         lines.append(f"{cells} cells train their clients together, in {len(stacks)} stack{'s' * (len(stacks) > 1)}")
+    lines += attack_lines((plan.cell.attack for plan in ordered), varied_keys(ordered))
     trained = sum(plan.shares == "nothing" for plan in ordered)
     lines.append(f"{len(ordered)} cells: {trained} trained, {len(ordered) - trained} without training")
     return "\n".join(lines)
+
+
+def varied_keys(plans: Sequence[Plan]) -> set[str]:
+    """Return every key that cells set."""
+    return {key for plan in plans for key in plan.cell.columns}
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -109,6 +116,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "shares": plan.shares,
         "source": plan.source,
         "stack": plan.cell.stack,
+        "attack": None if plan.cell.attack is None else str(plan.cell.attack),
     }
 
 

@@ -14,6 +14,7 @@ from crfl_core import dump_config, load_config
 from crfl_core.config.loading import read_source
 from crfl_core.errors import ConfigError
 from crfl_core.reporting import config_diff
+from crfl_experiments.attack_settings import AttackSettings
 from crfl_experiments.sweeps.expressions import sort_links
 from crfl_experiments.sweeps.sweep_table import FREE_PREFIX, Choice, Settings, read_choices, settings_outside_table
 from crfl_experiments.sweeps.values import (
@@ -55,6 +56,11 @@ class Cell:
     def point(self) -> Settings:
         """Return the settings without seeds: cells of one point are repetitions."""
         return {key: value for key, value in self.columns.items() if not config_diff.is_seed(key)}
+
+    @property
+    def attack(self) -> AttackSettings | None:
+        """Return attackers, attacked rounds and scale; None without an attack."""
+        return AttackSettings.read(self.config.model_dump(mode="json", include={"rounds", "attack"}))
 
     @property
     def title(self) -> str:

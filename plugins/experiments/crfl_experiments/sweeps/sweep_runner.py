@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crfl_core import reading_once
-from crfl_core.errors import ConfigError
+from crfl_core.errors import ConfigError, CrflWarning
+from crfl_experiments.attack_settings import difference_note
 from crfl_experiments.sweeps.cell_runner import Job, run_cell
 from crfl_experiments.sweeps.cells import Cell, Definition, define
 from crfl_experiments.sweeps.folder import SweepFolder
@@ -87,6 +89,7 @@ def run_sweep(
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine}: must be one of {', '.join(ENGINES)}")
     cells = definition.cells()
+    warn_of_differences(cells)
     folder = SweepFolder.open_or_create(path, definition)
     schedule = Schedule(folder, plan_cells([cell for cell in cells if only is None or only(cell)]))
     try:
@@ -98,6 +101,13 @@ def run_sweep(
     finally:
         damaged = write_tables(folder, cells)
     return {**damaged, **{name: schedule.notes[name].reason for name in schedule.plans if name in schedule.failed}}
+
+
+def warn_of_differences(cells: Sequence[Cell]) -> None:
+    """Warn if attacks of cells differ in attackers, rounds or scale although no key of the sweep says so."""
+    attacks = list(dict.fromkeys(cell.attack for cell in cells if cell.attack is not None))
+    if note := difference_note(attacks, {key for cell in cells for key in cell.columns}):
+        warnings.warn(note, CrflWarning, stacklevel=3)
 
 
 @contextmanager
