@@ -20,6 +20,9 @@ from crfl_core.records.threat import Threat as Threat
 from crfl_core.reporting.metrics import ClassHistogram as ClassHistogram
 from crfl_core.reporting.metrics import Curve as Curve
 from crfl_core.reporting.metrics import Metrics as Metrics
+from crfl_core.runs.attack import AttackedStatement as AttackedStatement
+from crfl_core.runs.attack import AttackReport as AttackReport
+from crfl_core.runs.attack import attack_certificates as attack_certificates
 from crfl_core.runs.certify import WhatIf as WhatIf
 from crfl_core.runs.certify import certify as certify
 from crfl_core.runs.predict import Prediction as Prediction

@@ -125,16 +125,21 @@ class DriftBound:
         the rounds, and the worst clients of every round, whose drift the clip bounds. Of unknown rounds, the worst
         count.
         """
-        shift = float(formulas.replacement_shift(input_bound(self.ledger), domain_bound(self.ledger, self.threat)))
-        terms = np.zeros((len(self.attacked), self.ledger.facts.clients))
-        for row, attacked in zip(terms, self.attacked, strict=True):
-            shifts = shift + self._factor_shift(attacked, np.ones((len(attacked.rows), 1)))
-            row[attacked.rows.client] = self._terms(attacked, attacked.strength[:, None] * shifts)[:, 0]
+        terms = self.client_terms()
         fades = np.array([attacked.fade for attacked in self.attacked])
         clips = np.array([attacked.diameter / 2.0 for attacked in self.attacked])
         if self.threat.rounds_at_most is None:
             return formulas.fixed_attackers_drift(terms, fades, clip_norms=clips)
         return formulas.unknown_rounds_drift(terms, fades, self.threat.rounds_at_most, clip_norms=clips)
+
+    def client_terms(self) -> Array:
+        """Return the drift that each client as an attacker causes in each attacked round, (attacked rounds, N)."""
+        shift = float(formulas.replacement_shift(input_bound(self.ledger), domain_bound(self.ledger, self.threat)))
+        terms = np.zeros((len(self.attacked), self.ledger.facts.clients))
+        for row, attacked in zip(terms, self.attacked, strict=True):
+            shifts = shift + self._factor_shift(attacked, np.ones((len(attacked.rows), 1)))
+            row[attacked.rows.client] = self._terms(attacked, attacked.strength[:, None] * shifts)[:, 0]
+        return terms
 
     @cached_property
     def attacked(self) -> tuple[AttackedRound, ...]:

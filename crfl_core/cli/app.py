@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from crfl_core._version import __version__
+from crfl_core.cli.attack import attack
 from crfl_core.cli.certify import certify
 from crfl_core.cli.explain import explain
 from crfl_core.cli.plugins import plugins
@@ -208,6 +209,6 @@ def main_options(
         typer.echo(WELCOME, nl=False)
 
 
-for command in (run, show, certify, predict, schema, explain):
+for command in (run, show, certify, attack, predict, schema, explain):
     app.command()(command)
 app.add_typer(plugins, name="plugins")

@@ -23,7 +23,7 @@ from crfl_core.runs.results import Results, RunResult, certify_all
 from crfl_core.runs.run import locate_errors
 from crfl_core.runs.run_directory import RunDirectory
 from crfl_core.runs.stored_votes import Voter, has_votes
-from crfl_core.training.federation import build
+from crfl_core.training.federation import Federation, build
 from crfl_core.training.session import Session
 from crfl_core.training.threats import check_threat
 
@@ -130,6 +130,13 @@ def build_voter(run: RunResult, config: RunConfig, target: RunDirectory, tracker
     config = config.model_copy(update=over).with_own_plugins()
     hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in trackers)])
     hooks.report_progress("data")
+    federation = rebuild_federation(run, config, hooks)
+    session = Session.of(federation, target.path, hooks).resume_after(config.rounds)
+    return Voter(session, run.directory, target, run.ledger)
+
+
+def rebuild_federation(run: RunResult, config: RunConfig, hooks: Hooks) -> Federation:
+    """Return the federation of a run, built again. Raises `CrflError` unless its data are those of the run."""
     federation = build(config, fitted=run.fitted, shown=partial(hooks.report_progress, "feature maps"))
     for name, expected in run.ledger.facts.test_sets.items():
         found = federation.test_sets.get(name)
@@ -140,5 +147,4 @@ def build_voter(run: RunResult, config: RunConfig, target: RunDirectory, tracker
     for name in ("samples", "input_norms", "feature_norms", "reserve"):
         if getattr(federation.facts, name) != getattr(run.ledger.facts, name):
             raise CrflError(f"{run.path}: the training data are not those of this run, {name} differ: restore them")
-    session = Session.of(federation, target.path, hooks).resume_after(config.rounds)
-    return Voter(session, run.directory, target, run.ledger)
+    return federation

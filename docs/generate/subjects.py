@@ -28,6 +28,7 @@ SUBJECTS = (
             "crfl_core.training.data_loading",
             "crfl_core.runs.results",
             "crfl_core.runs.certify",
+            "crfl_core.runs.attack",
             "crfl_core.runs.predict",
             "crfl_core.runs",
             "crfl_core.reporting",

@@ -14,7 +14,8 @@ from crfl_core import Threat
 from crfl_core.certification import certifier as certification
 from crfl_core.certification.certifier import Audit
 from crfl_core.extend import Certificate, Plugin
-from tests.certificates.attackers import Steering, Submitting
+from crfl_core.training.steering import Steering
+from tests.certificates.attackers import Submitting
 from tests.certificates.federations import small as small_config
 from tests.certificates.worlds import World, attacked, federation_of, honest_world, play
 

@@ -13,9 +13,11 @@ from crfl_certificates.postprocess import Postprocess
 
 from crfl_core.certification import certifier as certification
 from crfl_core.extend import Attack, Batches, FederatedData, State, Streams
-from tests.certificates.attackers import Knowledge, Submitting
+from crfl_core.training.replay import with_attack
+from crfl_core.training.steering import PoisonAim
+from tests.certificates.attackers import Submitting
 from tests.certificates.audited import LABELS, PATHWISE, SOUND, attacked_world, audits, refused, small
-from tests.certificates.worlds import federation_of, play, with_attack
+from tests.certificates.worlds import federation_of, play
 
 
 def test_a_rate_above_the_limit_is_refused_with_the_norm_that_makes_it_too_large() -> None:
@@ -54,8 +56,8 @@ def test_models_that_are_not_convex_get_only_what_needs_no_convexity() -> None:
     federation = federation_of(config)
     assert isinstance(federation.config.attack, Submitting)
     parameters = torch.ones(federation.facts.parameters)
-    knowledge = Knowledge(federation.maps, federation.model, parameters, parameters)
-    world = play(with_attack(federation, federation.config.attack.informed(knowledge)))
+    aim = PoisonAim(federation.maps, federation.model, parameters, parameters, federation.data.facts.domain)
+    world = play(with_attack(federation, federation.config.attack.aimed(aim)))
     found = audits(world)
     assert refused(found) == PATHWISE | {"paper"}
     assert "use model.type = 'softmax', or the certificate 'postprocess'" in found["linear"].refusal

@@ -25,6 +25,7 @@ from crfl_core.certification.drift import DriftBound
 from crfl_core.errors import StoreError
 from crfl_core.extend import Clients, CountVotes, LinearAggregator, PluginFailure
 from crfl_core.records.random_streams import Streams
+from crfl_core.training.replay import with_attack
 from tests.certificates.federations import small
 from tests.certificates.worlds import (
     PLUGINS,
@@ -34,7 +35,6 @@ from tests.certificates.worlds import (
     federation_of,
     honest_world,
     play,
-    with_attack,
 )
 from tests.oracle import Problem, submitted
 

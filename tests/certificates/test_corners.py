@@ -25,9 +25,11 @@ from crfl_core.extend import (
     State,
     Streams,
 )
-from tests.certificates.attackers import Knowledge, Steering, Submitting
+from crfl_core.training.replay import with_attack
+from crfl_core.training.steering import PoisonAim, Steering
+from tests.certificates.attackers import Submitting
 from tests.certificates.federations import coins, small
-from tests.certificates.worlds import World, attacked, federation_of, honest_world, play, scaled_world, with_attack
+from tests.certificates.worlds import World, attacked, federation_of, honest_world, play, scaled_world
 
 SAMPLES = 40
 """What a client of `coins` holds, and has in every batch."""
@@ -152,8 +154,8 @@ def test_attackers_that_attack_in_every_round_are_bounded_by_weight_decay() -> N
     config = coins({"learning_rate": 0.5, "steps": 2, "weight_decay": 0.5}, rounds=12, aggregation=cap)
     federation = federation_of(config)
     direction = torch.tensor([0.0, 1.0, 0.0, -1.0], dtype=torch.float64) / 2**0.5
-    knowledge = Knowledge(federation.maps, federation.model, torch.zeros(4), direction)
-    attack = Submitting(clients=(0,), rounds=tuple(range(1, 13))).informed(knowledge)
+    aim = PoisonAim(federation.maps, federation.model, torch.zeros(4), direction, federation.data.facts.domain)
+    attack = Submitting(clients=(0,), rounds=tuple(range(1, 13))).aimed(aim)
     world, drift = versus(config, attack)
     threat = world.threat()
     costs = DriftBound(world.ledger, threat, 12).client_costs()

@@ -15,11 +15,12 @@ from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import TrainingTask
 from crfl_core.records.inputs import as_floats
 from crfl_core.training.local_training import LocalTraining
-from tests.certificates.attackers import Steering
+from crfl_core.training.replay import with_attack
+from crfl_core.training.steering import Steering
 from tests.certificates.audited import audits, refused
 from tests.certificates.federations import coins, small
 from tests.certificates.test_corners import Elsewhere, Flipping, bound, versus
-from tests.certificates.worlds import federation_of, honest_world, play, with_attack
+from tests.certificates.worlds import federation_of, honest_world, play
 
 
 def proximal(mu: float, **training: Any) -> dict[str, Any]:

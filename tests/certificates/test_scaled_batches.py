@@ -25,6 +25,7 @@ from crfl_core.certification.ball_rule_checks import LEVELS_WITHOUT_BALL_RULE
 from crfl_core.certification.certifier import Audit
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Attack, AttackerView, ConfigError, Data, Dataset, Domain, FederatedData, State, Streams
+from crfl_core.training.replay import with_attack
 from tests.certificates.drawn_worlds import (
     FEATURES,
     ROUNDING_FACTOR,
@@ -39,7 +40,7 @@ from tests.certificates.drawn_worlds import (
     worlds,
 )
 from tests.certificates.federations import certifiable, coins, small
-from tests.certificates.worlds import federation_of, honest_world, play, with_attack
+from tests.certificates.worlds import federation_of, honest_world, play
 
 CAPPED = [{"type": "update-cap", "bound": "honest"}, {"type": "fedavg"}]
 

@@ -15,9 +15,11 @@ from crfl_certificates.tail import Tail
 from crfl_core.certification import certifier as certification
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Certificate, FixedRate, RoundFacts
-from tests.certificates.attackers import Knowledge, Submitting
+from crfl_core.training.replay import with_attack
+from crfl_core.training.steering import PoisonAim
+from tests.certificates.attackers import Submitting
 from tests.certificates.federations import certifiable, coins, small
-from tests.certificates.worlds import World, federation_of, honest_world, play, with_attack
+from tests.certificates.worlds import World, federation_of, honest_world, play
 
 CERTIFICATES: dict[str, Certificate] = {
     "paper": Paper(),
@@ -50,8 +52,8 @@ def test_a_pushing_client_moves_the_model_exactly_as_far_as_the_bound_times_the_
     config = with_optimiser(coins(decay, rounds=6, aggregation=CAPPED), {"type": "rate", "learning_rate": rate})
     federation = federation_of(config)
     direction = torch.tensor([0.0, 1.0, 0.0, -1.0], dtype=torch.float64) / 2**0.5
-    knowledge = Knowledge(federation.maps, federation.model, torch.zeros(4), direction)
-    world = play(with_attack(federation, Submitting(clients=(0,), rounds=(1,)).informed(knowledge)))
+    aim = PoisonAim(federation.maps, federation.model, torch.zeros(4), direction, federation.data.facts.domain)
+    world = play(with_attack(federation, Submitting(clients=(0,), rounds=(1,)).aimed(aim)))
     clean = honest_world(federation)
     kept = (1 - 0.5 * 0.5) ** 2
     reach = world.ledger.clients.update_bound[0]

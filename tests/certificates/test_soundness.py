@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crfl_core.certification.drift import DriftBound
-from tests.certificates.attackers import Steering
+from crfl_core.training.replay import with_attack
+from crfl_core.training.steering import Steering
 from tests.certificates.drawn_worlds import (
     ROUNDING_FACTOR,
     assert_nothing_flips,
@@ -23,7 +24,7 @@ from tests.certificates.drawn_worlds import (
     worlds,
 )
 from tests.certificates.federations import small
-from tests.certificates.worlds import play, with_attack
+from tests.certificates.worlds import play
 
 LATE_POISON_AGAINST_A_PULL = small(
     partition={"type": "iid", "clients": 2},

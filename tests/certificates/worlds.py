@@ -18,7 +18,6 @@ from crfl_core.certification import certifier as certification
 from crfl_core.certification import threat_resolution as threats
 from crfl_core.certification.voting import VotingModels, collect_votes
 from crfl_core.extend import (
-    Attack,
     Certificate,
     Guarantee,
     Ledger,
@@ -34,12 +33,13 @@ from crfl_core.records.inputs import as_floats
 from crfl_core.records.ledger import ClientColumns
 from crfl_core.records.threat import ThreatSettings
 from crfl_core.training import continuations, rounds
-from crfl_core.training.client_sampling import Participation
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.ledger_rows import record_round
+from crfl_core.training.replay import with_attack
 from crfl_core.training.rounds import Progress, add_noise
 from crfl_core.training.session import Session
-from tests.certificates.attackers import Knowledge, Steering, Submitting
+from crfl_core.training.steering import PoisonAim, Steering
+from tests.certificates.attackers import Submitting
 from tests.certificates.federations import CachedDigits, Coins, Halves, ZerosAndOnes
 from tests.oracle import Played
 
@@ -167,15 +167,6 @@ def continued(world: World, number: int, replicas: range, noise_std: float | Non
     return add_noise(finals, std, federation.streams, federation.config.rounds, replicas)
 
 
-def with_attack(federation: Federation, attack: Attack | None) -> Federation:
-    """The same data, model and random streams with another attack, or none."""
-    config = federation.config.model_copy(update={"attack": attack})
-    samples = federation.facts.samples
-    members = federation.participation.members
-    participation = Participation(config, samples, federation.honest, federation.streams, members)
-    return replace(federation, config=config, participation=participation)
-
-
 def toward(federation: Federation, parameters: Tensor, sample: int, runner_up: int) -> Tensor:
     """The direction in which the class of a test sample gives way soonest to its runner-up, of norm 1, (P,)."""
     features = federation.test_sets["clean"].features[sample]
@@ -197,8 +188,9 @@ def attacked(federation: Federation, clean: World, sample: int = 0, runner_up: i
     assert isinstance(attack, (Steering, Submitting))
     first = federation.participation.attack_rounds[0]
     direction = toward(federation, clean.final, sample, runner_up)
-    knowledge = Knowledge(federation.maps, federation.model, clean.start(first), direction)
-    return play(with_attack(federation, attack.informed(knowledge)))
+    domain = federation.data.facts.domain
+    aim = PoisonAim(federation.maps, federation.model, clean.start(first), direction, domain)
+    return play(with_attack(federation, attack.aimed(aim)))
 
 
 def honest_world(federation: Federation) -> World:

@@ -17,11 +17,12 @@ from crfl_core.extend import Ledger, RealisedAttack
 from crfl_core.records.measurements import share_error
 from crfl_core.records.threat import ThreatSettings
 from crfl_core.training.attackers import sum_poisoned_shares
-from tests.certificates.attackers import Steering
+from crfl_core.training.replay import with_attack
+from crfl_core.training.steering import Steering
 from tests.certificates.federations import small
 from tests.certificates.ledgers import synthetic_ledger
 from tests.certificates.test_corners import Flipping
-from tests.certificates.worlds import World, attacked, federation_of, honest_world, play, with_attack
+from tests.certificates.worlds import World, attacked, federation_of, honest_world, play
 
 
 def thirds(dtype: Any = "float64") -> World:

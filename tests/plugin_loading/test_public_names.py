@@ -32,6 +32,8 @@ MODULES = modules_of("extend.pyi") | modules_of("__init__.pyi")
 FRONT = [
     "ABSTAIN",
     "AttackEffect",
+    "AttackReport",
+    "AttackedStatement",
     "ClassHistogram",
     "CrflError",
     "CrflWarning",
@@ -44,6 +46,7 @@ FRONT = [
     "Threat",
     "WhatIf",
     "__version__",
+    "attack_certificates",
     "attack_effect",
     "certify",
     "class_histogram",

@@ -17,9 +17,11 @@ from crfl_core.certification import certifier
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import ConfigError
 from crfl_core.training.client_sampling import STEP_RULE_SLACK
-from tests.certificates.attackers import Knowledge, Submitting
+from crfl_core.training.replay import with_attack
+from crfl_core.training.steering import PoisonAim
+from tests.certificates.attackers import Submitting
 from tests.certificates.federations import certifiable, coins
-from tests.certificates.worlds import World, attacked, federation_of, honest_world, play, with_attack
+from tests.certificates.worlds import World, attacked, federation_of, honest_world, play
 
 EQUAL = {"type": "equal-influence"}
 DECAY = 0.01
@@ -119,8 +121,8 @@ def test_the_bound_for_any_round_is_nearly_reached_in_every_round(number: int) -
     assert isinstance(attack, Submitting)
     direction = torch.zeros_like(clean.final)
     federation.model.layout.unflatten(direction)["weight"][0, 1] = 1.0
-    knowledge = Knowledge(federation.maps, federation.model, clean.start(number), direction)
-    drift = float((play(with_attack(federation, attack.informed(knowledge))).final - clean.final).norm())
+    aim = PoisonAim(federation.maps, federation.model, clean.start(number), direction, federation.data.facts.domain)
+    drift = float((play(with_attack(federation, attack.aimed(aim))).final - clean.final).norm())
     threat = Threat(clients=1, rounds=tuple(range(1, 13)), rounds_at_most=1, poison="update")
     bound = DriftBound(clean.ledger, threat, 12, observed=True).client_costs()[1]
     assert 0.9 * bound < drift <= bound

@@ -1,0 +1,278 @@
+"""Attacks on the certificates of a finished run: replays with attackers that know everything, and what they change.
+
+A replay trains the run once more with the same data, batches and noise, and differs in the attackers alone. Their aim
+is taken from the certificates: the certified predictions with the least slack. Two comparisons follow:
+
+1. Forward: what is certified without attackers must be the prediction of the attacked replay as well.
+2. Backward: what is certified from the ledger of the attacked replay must be the prediction without attackers.
+
+A certified prediction that differs is a flip, and refutes the certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from crfl_core.certification.certifier import CertificateQuestion
+from crfl_core.errors import ConfigError, CrflError, PluginError
+from crfl_core.plugin_api.certificate import ABSTAIN, Level
+from crfl_core.plugin_loading.missing_plugins import missing_plugin_messages
+from crfl_core.records.ledger import Ledger, LedgerRecord
+from crfl_core.records.votes import GroupVotes
+from crfl_core.runs.attack_aims import Statement, drift_bound, find_obstacle, leads, prepare_attack, take_aim
+from crfl_core.runs.verification import same_thread_count
+from crfl_core.runs.worlds import Replays, World, recorded_world
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.tracker import Tracker
+    from crfl_core.runs.results import RunResult
+
+
+class AttackedStatement(LedgerRecord):
+    """Outcome for one statement of a certificate, over all replays.
+
+    `size` is what was attacked: a number of clients, a poisoned share or a distance. `certified` counts predictions
+    that are certified against it in either direction, `flipped` those of them that changed, and `undecided` those about
+    which the sampled votes of the other world say too little. `changed` counts predictions that changed without being
+    certified: an attack that changes nothing shows nothing. `strongest` is the largest ratio of the effect to its
+    bound: of the drift, or of a lead that was lost to twice the attackers' votes; None if neither is bounded.
+    """
+
+    certificate: str
+    level: Level
+    attack: str
+    rounds: str
+    clients: int
+    size: float
+    replays: int
+    certified: int
+    flipped: int
+    undecided: int
+    changed: int
+    strongest: float | None
+    flipped_samples: tuple[int, ...] = ()
+
+
+class AttackReport(LedgerRecord):
+    """All statements of a run that were attacked, and why others were not, by their names."""
+
+    statements: tuple[AttackedStatement, ...]
+    not_attacked: dict[str, str]
+
+    @property
+    def certified(self) -> int:
+        """Return how many certified predictions were attacked, over all statements."""
+        return sum(one.certified for one in self.statements)
+
+    @property
+    def flipped(self) -> int:
+        """Return how many of them changed."""
+        return sum(one.flipped for one in self.statements)
+
+    @property
+    def strongest(self) -> float | None:
+        """Return the largest ratio of an effect to its bound; None if nothing was bounded."""
+        return max((one.strongest for one in self.statements if one.strongest is not None), default=None)
+
+
+def attack_certificates(
+    run: RunResult,
+    *,
+    clients: int | None = None,
+    replays: int = 3,
+    certificates: Collection[str] | None = None,
+    trackers: Sequence[Tracker] = (),
+) -> AttackReport:
+    """Attack the certified predictions of a finished run, and report which of them change.
+
+    `clients` malicious clients attack, by default as many as the threat of the run assumes, in `replays` replays for
+    each level of each certificate; `certificates` chooses some by name. Writes nothing. Raises `CrflError` if the run
+    cannot be replayed here bit for bit.
+    """
+    check_arguments(run, clients, replays, certificates)
+    questions = [
+        one for one in run.certifier.questions if certificates is None or one.certificate.title in certificates
+    ]
+    resampled = {one.request.resample_from for one in questions} - {None}
+    statements: list[AttackedStatement] = []
+    not_attacked: dict[str, str] = {}
+    with TemporaryDirectory(prefix="crfl-") as nowhere, same_thread_count(run.directory):
+        worlds = Replays(run, [number for number in resampled if number is not None], Path(nowhere), trackers)
+        for statement in find_statements(questions, clients):
+            outcome = find_obstacle(statement, run.ledger) or attack_statement(statement, worlds, replays)
+            if isinstance(outcome, str):
+                not_attacked[statement.name] = outcome
+            else:
+                statements.append(outcome)
+        if run.config.attack is not None:
+            own = (compare_with_recorded(one, worlds, run) for one in find_statements(questions, None))
+            statements += [outcome for outcome in own if outcome is not None]
+    return AttackReport(statements=tuple(statements), not_attacked=not_attacked)
+
+
+def check_arguments(run: RunResult, clients: int | None, replays: int, certificates: Collection[str] | None) -> None:
+    """Raise `CrflError` if the run cannot be attacked like that."""
+    facts = run.ledger.facts
+    if replays < 1:
+        raise ConfigError(f"replays must be at least 1, found {replays}")
+    if clients is not None and not 1 <= clients <= facts.clients:
+        raise ConfigError(f"clients must be 1 to {facts.clients}, the clients of the run, found {clients}")
+    if missing := missing_plugin_messages(run.config.used_plugins()):
+        raise PluginError(f"{missing[0]}: replays train with it")
+    titles = [question.certificate.title for question in run.certifier.questions]
+    for name in certificates or ():
+        if name not in titles:
+            raise ConfigError(f"{run.path} has no certificate {name!r}: it has {', '.join(titles) or 'none'}")
+    if not facts.measured:
+        raise CrflError(f"{run.path}: cannot be replayed, because the data of its clients are elsewhere")
+
+
+def find_statements(questions: Sequence[CertificateQuestion], clients: int | None) -> Iterator[Statement]:
+    """Yield what the certificates say, at every level, in stated rounds and in unknown ones."""
+    for question in questions:
+        threats = [question.threat]
+        if question.any_round is not None and not question.any_round.audit.refusal:
+            threats.append(question.any_round.threat)
+        for threat in threats:
+            assumed = threat if clients is None else threat.model_copy(update={"clients": clients})
+            yield from (Statement(question, level, assumed) for level in question.audit.levels)
+
+
+def attack_statement(statement: Statement, worlds: Replays, replays: int) -> AttackedStatement | str:
+    """Replay the attacks on one statement; return why there is nothing to attack."""
+    federation = worlds.federation
+    clean = worlds.clean
+    aim = take_aim(statement, clean, federation.test_sets["clean"].features, federation, replays)
+    if isinstance(aim, str):
+        return aim
+    found = Comparison(statement, clean, aim.size)
+    for number in range(replays):
+        attack = prepare_attack(statement, aim, number, clean, federation)
+        found.add(worlds.attacked(attack, f"replay: {statement.certificate.title}"), forward=True)
+    return found.outcome("pushed updates" if statement.allows_any_update(clean.ledger) else "poisoned data")
+
+
+def compare_with_recorded(statement: Statement, worlds: Replays, run: RunResult) -> AttackedStatement | None:
+    """Compare what the attacked run certifies with the replay without attackers; None if that is nothing."""
+    if statement.threat.rounds_at_most is not None or statement.question.uncovered:
+        return None
+    if find_obstacle(statement, run.ledger):
+        return None
+    recorded = recorded_world(run)
+    guarantee, directions, _ = statement.certify(recorded)
+    if guarantee is None or "backward" not in directions:
+        return None
+    size = {"client": float(statement.threat.attackers), "sample": statement.threat.poison_ratio}.get(statement.level)
+    if size is None:
+        size = float(run.ledger.clients.delta.max(initial=0.0))
+    found = Comparison(statement, worlds.clean, size)
+    found.add(recorded, forward=False)
+    return found.outcome("the attack of the run") if found.certified else None
+
+
+@dataclass
+class Comparison:
+    """Comparison of attacked worlds with the clean one, about one statement."""
+
+    statement: Statement
+    clean: World
+    size: float
+    replays: int = 0
+    certified: set[int] = field(default_factory=set)
+    flipped: set[int] = field(default_factory=set)
+    undecided: set[int] = field(default_factory=set)
+    changed: set[int] = field(default_factory=set)
+    strongest: float | None = None
+
+    def add(self, attacked: World, *, forward: bool) -> None:
+        """Add an attacked world, read backward, and forward as well if it was attacked for that."""
+        self.replays += 1
+        pairs = [("backward", attacked, self.clean)]
+        if forward:
+            pairs.append(("forward", self.clean, attacked))
+        certified: set[int] = set()
+        for direction, known, other in pairs:
+            guarantee, directions, _ = self.statement.certify(known)
+            if guarantee is None or direction not in directions:
+                continue
+            holds = ~guarantee.abstained & (guarantee.radius >= self.size)
+            predictions = self.statement.predictions(other)
+            certified |= as_set(holds)
+            self.undecided |= as_set(holds & (predictions == ABSTAIN))
+            self.flipped |= as_set(holds & (predictions != ABSTAIN) & (predictions != guarantee.prediction))
+            self._note_ratio(attacked, known.ledger)
+        before = self.statement.predictions(self.clean)
+        after = self.statement.predictions(attacked)
+        self.certified |= certified
+        self.changed |= as_set((before != after) & (before != ABSTAIN) & (after != ABSTAIN)) - certified
+
+    def outcome(self, attack: str) -> AttackedStatement:
+        """Return what was found."""
+        return AttackedStatement(
+            certificate=self.statement.certificate.title,
+            level=self.statement.level,
+            attack=attack,
+            rounds=self.statement.rounds_text,
+            clients=self.statement.threat.attackers,
+            size=self.size,
+            replays=self.replays,
+            certified=len(self.certified),
+            flipped=len(self.flipped),
+            undecided=len(self.undecided),
+            changed=len(self.changed - self.flipped),
+            strongest=self.strongest,
+            flipped_samples=tuple(sorted(self.flipped)),
+        )
+
+    def _note_ratio(self, attacked: World, ledger: Ledger) -> None:
+        """Keep the ratio of the effect of an attack to its bound from a ledger, if it is the largest."""
+        statement = self.statement
+        ratio: float | None
+        if statement.certificate.groups:
+            ratio = lost_lead(statement, self.clean, attacked)
+        else:
+            bound = largest_drift(statement, ledger, self.size)
+            horizon = statement.horizon(ledger)
+            drift = np.linalg.norm(attacked.model_of_round(horizon) - self.clean.model_of_round(horizon))
+            ratio = float(drift / bound) if np.isfinite(bound) and bound > 0 else None
+        if ratio is not None:
+            self.strongest = max(ratio, self.strongest or 0.0)
+
+
+def as_set(mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> set[int]:
+    """Return the places at which a mask is true."""
+    return set(np.flatnonzero(mask).tolist())
+
+
+def largest_drift(statement: Statement, ledger: Ledger, size: float) -> float:
+    """Return the bound on the drift of an attack of this size, rounding included; infinite if there is none."""
+    if statement.looks_at_updates(ledger):
+        record = ledger.round(statement.horizon(ledger))
+        drifts = record.breakdown or ()
+        attackers = statement.threat.attackers
+        return drifts[attackers] + 2.0 * record.rounding if attackers < len(drifts) else np.inf
+    bound = drift_bound(statement, ledger)
+    if statement.level == "client":
+        cost = bound.client_costs()[int(size)]
+    else:
+        cost = (bound.sample_cost if statement.level == "sample" else bound.feature_cost)(np.array([size]))[0]
+    return float(cost) + bound.rounding
+
+
+def lost_lead(statement: Statement, clean: World, attacked: World) -> float:
+    """Return the largest part of a lead that was lost, of what the attackers can take: two votes of each."""
+    labels = statement.compute_guarantee(clean).prediction
+    before, after = (
+        leads(statement.votes(world).expect(GroupVotes).ballots, labels, clean.ledger)[0] for world in (clean, attacked)
+    )
+    groups = clean.ledger.facts.groups
+    assert groups is not None
+    most = 2.0 * sum(sorted(groups.votes, reverse=True)[: statement.threat.attackers])
+    lost = np.where(np.isfinite(before), before, 0.0) - np.where(np.isfinite(after), after, 0.0)
+    return float(lost.max(initial=0.0) / most)

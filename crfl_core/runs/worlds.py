@@ -1,0 +1,139 @@
+"""Worlds of a finished run: the run itself, and replays of it that differ in nothing but the attackers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from crfl_core.certification.voting import VotingModels, collect_votes
+from crfl_core.errors import CrflError
+from crfl_core.plugin_loading.hooks import Hooks
+from crfl_core.plugin_loading.registry import Registry
+from crfl_core.records.ledger import Ledger
+from crfl_core.runs.certify import rebuild_federation
+from crfl_core.runs.stored_votes import vote_streams
+from crfl_core.training.clean_twin import read_kept_model, separate_session
+from crfl_core.training.continuations import add_test_noise, train_continuations
+from crfl_core.training.replay import Replay, replay, with_attack
+from crfl_core.training.session import Session
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from crfl_core.plugin_api.attack import Attack
+    from crfl_core.plugin_api.tracker import Tracker
+    from crfl_core.records.random_streams import Streams
+    from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
+    from crfl_core.runs.results import RunResult
+    from crfl_core.training.federation import Federation
+
+Array = NDArray[np.float64]
+ENGINES_OF_THIS_PROCESS = ("local", "stacked")
+"""Engines that train in this process, where replayed attackers know their aim. Other runs are replayed on `local`."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A run, attacked or not: its ledger, its votes on the clean test set, and the clipped models of its rounds."""
+
+    ledger: Ledger
+    collect: Callable[[VoteRequest, VoteSettings], Votes]
+    model_of_round: Callable[[int], Array]
+    _collected: dict[VoteRequest, Votes] = field(default_factory=dict)
+
+    def votes(self, request: VoteRequest, settings: VoteSettings) -> Votes:
+        """Return the answer to a vote request. Equal requests are answered once."""
+        if request not in self._collected:
+            self._collected[request] = self.collect(request, settings)
+        return replace(self._collected[request], settings=settings)
+
+
+def recorded_world(run: RunResult) -> World:
+    """Return the world of a finished run, from its files."""
+
+    def model_of_round(number: int) -> Array:
+        if number == run.ledger.facts.rounds:
+            return run.parameters.double().cpu().numpy()
+        return read_kept_model(run, number)
+
+    return World(run.ledger, lambda request, settings: run.votes(request, settings)["clean"], model_of_round)
+
+
+class Replays:
+    """Replays of a finished run in memory, with its data, batches, noise and the random numbers of its votes.
+
+    They leave out the run's trackers, and train in this process. `resampled` are the rounds that continuations start
+    from.
+    """
+
+    def __init__(self, run: RunResult, resampled: Collection[int], path: Path, trackers: Sequence[Tracker]) -> None:
+        self._run = run
+        self._resampled = frozenset(resampled)
+        self._path = path
+        self._watching = Hooks([("tracker", tracker) for tracker in trackers])
+        changes: dict[str, object] = {"trackers": ()}
+        if run.config.engine.configured_as.rpartition(":")[2] not in ENGINES_OF_THIS_PROCESS:
+            changes["engine"] = Registry().load("engine", "local").model_validate({}).with_name("local")
+        config = run.config.model_copy(update=changes).with_own_plugins()
+        self._watching.report_progress("data")
+        self.federation = rebuild_federation(run, config, self._watching)
+        if self.federation.facts.start != run.ledger.facts.start:
+            raise CrflError(f"{run.path}: the model that training started from is another one: restore its file")
+
+    @cached_property
+    def clean(self) -> World:
+        """Return the world without attackers. Raises `CrflError` if it ends with another model than the run."""
+        found = self._replay(None, "replay: clean")
+        if self._run.config.attack is None and not torch.equal(found.parameters.cpu(), self._run.parameters):
+            raise CrflError(
+                f"{self._run.path}: a replay ends with another model than the run, and certificates compare runs of "
+                "one machine: replay it where it was trained; `crfl verify --recompute` shows what differs"
+            )
+        return self._world(found)
+
+    def attacked(self, attack: Attack, phase: str) -> World:
+        """Return the world that these attackers make; progress is reported as that of a phase."""
+        return self._world(self._replay(attack, phase))
+
+    def _replay(self, attack: Attack | None, phase: str) -> Replay:
+        session = self._session(with_attack(self.federation, attack))
+        total = session.federation.config.rounds
+        return replay(session, self._resampled, lambda number: self._watching.report_progress(phase, number, total))
+
+    def _session(self, federation: Federation) -> Session:
+        """Return a session with plugins of its own, so that no replay meets what another one left behind."""
+        return separate_session(Session.of(federation, self._path))
+
+    def _world(self, found: Replay) -> World:
+        drawn = vote_streams(self._run.config, self._run.directory)
+        tests = self.federation.test_sets["clean"]
+
+        def collect(request: VoteRequest, settings: VoteSettings) -> Votes:
+            continue_run = partial(self._continue_run, found, drawn)
+            failed = found.ledger.failed_groups
+            models = VotingModels(self.federation.model, found.parameters, drawn, continue_run, failed)
+            return collect_votes(models, {"clean": (tests.features, tests.labels)}, request, settings)["clean"]
+
+        def model_of_round(number: int) -> Array:
+            models = found.kept[number].models[0] if number in found.kept else found.parameters
+            return models.double().cpu().numpy()
+
+        return World(found.ledger, collect, model_of_round)
+
+    def _continue_run(self, found: Replay, drawn: Streams, request: VoteRequest) -> Tensor:
+        """Train the continuations of a replay, and return their noisy final models."""
+        assert request.resample_from is not None
+        session = self._session(replace(found.federation, streams=drawn))
+        total = request.selection_models + request.models
+        shown = partial(self._watching.report_progress, "continuations")
+        with session.open_engine():
+            kept = found.kept[request.resample_from]
+            batches = list(train_continuations(session, kept, total, found.ledger, shown))
+        return add_test_noise(torch.cat(batches), request.noise_std, session)
