@@ -26,6 +26,7 @@ LEVEL_WORDS: Mapping[str, LevelWords] = {
     "client": LevelWords("clients", "clients that attack", "malicious clients"),
     "sample": LevelWords("poison ratio", "poisoned share of a batch", "poisoned share of an attacker's samples"),
     "feature": LevelWords("radius", "change of a poisoned input", "change of a poisoned input, Euclidean norm"),
+    "backdoor": LevelWords("trigger norm", "norm of a trigger", "trigger on the test input, Euclidean norm"),
 }
 """What the radius of each level counts, strongest attackers first."""
 

@@ -19,11 +19,13 @@ from torch import Tensor
 
 import crfl_core.certification.formulas as formulas
 from crfl_core.errors import CrflWarning, PluginFailure
+from crfl_core.plugin_api.softmax_regression import LinearModel
 from crfl_core.records.input_rows import norms_of
 from crfl_core.records.vote_counting import NoisyModels, PartialCount, count_votes, split_samples
 from crfl_core.records.votes import (
     CountVotes,
     ExactVotes,
+    GroupDistances,
     GroupVotes,
     LogitVotes,
     VoteKind,
@@ -121,6 +123,30 @@ def group_votes(models: VotingModels, features: Tensor, ballot: Votes) -> GroupV
     return GroupVotes(**vars(ballot), ballots=ballots, gaps=gaps)
 
 
+def group_distances(models: VotingModels, features: Tensor, ballot: Votes) -> GroupDistances:
+    """Return the vote of every group's model, and how far features must move to change it.
+
+    The prediction f of a linear model changes in favour of c at the distance `(z_f - z_c) / ||w_f - w_c||`.
+    """
+    votes = group_votes(models, features, ballot)
+    distances = np.zeros(votes.ballots.shape)
+    if isinstance(models.model, LinearModel):
+        parameters = models.parameters.double()
+        weights = models.model.layout.unflatten(parameters)["weight"]  # (G, C, d)
+        apart = torch.linalg.vector_norm(weights[:, :, None] - weights[:, None], dim=-1)  # (G, C, C)
+        longest = torch.linalg.vector_norm(parameters, dim=1)
+        error = 4.0 * (weights.shape[-1] + 8) * torch.finfo(torch.float64).eps  # of a logit, relative to its terms
+        for rows, logits in models.model.logits_in_parts(parameters, features):  # (G, b, C)
+            first = logits.argmax(-1, keepdim=True)
+            lengths = torch.linalg.vector_norm(features[rows].double(), dim=1) + 1.0
+            lead = logits.gather(-1, first) - logits - error * longest[:, None, None] * lengths[None, :, None]
+            width = apart.gather(1, first.expand(-1, -1, logits.shape[-1])) * (1.0 + 1e-12)
+            reach = torch.where(lead > 0, lead / width, 0.0).scatter(-1, first, torch.inf).amin(-1)
+            distances[rows] = reach.T.cpu().numpy() * (1.0 - 1e-12)
+    distances[:, models.failed] = np.inf
+    return GroupDistances(**vars(votes), distances=distances)
+
+
 def count_noisy_copies(models: VotingModels, request: VoteRequest, ballots: Ballots) -> dict[str, CountVotes]:
     """Count the votes of noisy copies of the model; other copies select the class."""
 
@@ -143,6 +169,7 @@ ANSWERS: Mapping[VoteKind, Callable[[VotingModels, Tensor, Votes], Votes]] = {
     "logits": model_logits,
     "exact": exact_probabilities,
     "groups": group_votes,
+    "group-distances": group_distances,
 }
 COUNTERS: Mapping[VoteKind, Callable[[VotingModels, VoteRequest, Ballots], dict[str, CountVotes]]] = {
     "monte-carlo": count_noisy_copies,

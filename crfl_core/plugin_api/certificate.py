@@ -16,8 +16,9 @@ from crfl_core.records.ledger import Ledger
 from crfl_core.records.threat import Threat
 from crfl_core.records.votes import VoteOverrides, VoteRequest, Votes, VoteSettings
 
-Level = Literal["feature", "sample", "client"]
-"""Unit of a radius: the change of an input, the share of poisoned samples, or the number of malicious clients."""
+Level = Literal["feature", "sample", "client", "backdoor"]
+"""Unit of a radius: the change of a poisoned input, the share of poisoned samples, the number of malicious clients, or
+the norm of a trigger on the test input, on top of the threat's malicious clients."""
 
 Statement = Literal["pathwise", "tail", "marginal"]
 Direction = Literal["backward", "forward"]
@@ -54,9 +55,9 @@ class Guarantee:
     """Guarantee of a certificate for the m samples of one test set at one level.
 
     `prediction` is `ABSTAIN` and `radius` NaN where nothing is certified. The radius is a norm (feature level), a
-    poison ratio (sample level) or a number of clients (client level); `log_radius` stays finite where it overflows.
+    poison ratio (sample level), a number of clients (client level) or the norm of a trigger (backdoor level); `log_radius` stays finite where it overflows.
     `p_a` and `p_b` are the bounds used on the probabilities of the first and second class. `count` is the radius as a
-    number of samples of every attacker (sample level) or of clients (client level), None at the feature level.
+    number of samples of every attacker (sample level) or of clients (client level), None at the other levels.
     """
 
     prediction: NDArray[np.int64]

@@ -15,7 +15,7 @@ from pydantic import Field
 from crfl_core.errors import PluginFailure
 from crfl_core.records.table import Table
 
-VoteKind = Literal["logits", "monte-carlo", "exact", "continuations", "groups"]
+VoteKind = Literal["logits", "monte-carlo", "exact", "continuations", "groups", "group-distances"]
 VoteBound = Literal["two-stage", "one-stage", "bonferroni", "hoeffding"]
 VotesType = TypeVar("VotesType", bound="Votes")
 
@@ -55,6 +55,7 @@ class VoteRequest:
     "logits": the model's own. "monte-carlo": how often each class wins among `models` copies with Gaussian noise of
     `noise_std` on every parameter. "exact": the same probabilities in closed form. "continuations": votes of
     re-trained continuations from round `resample_from` on. "groups": what the model of each group says.
+    "group-distances": the same, and how far the features of a sample must move to change it.
     """
 
     kind: VoteKind
@@ -152,10 +153,22 @@ class GroupVotes(Votes):
     gaps: NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class GroupDistances(GroupVotes):
+    """Votes of groups, and how far the features of a sample must move to change each, (m, G), rounded down.
+
+    The distance is Euclidean, 0 where it is not known because the model is not linear. A group whose training failed
+    votes for class 0 whatever the input is: its distance is infinite.
+    """
+
+    distances: NDArray[np.float64]
+
+
 VOTES_BY_KIND: Mapping[VoteKind, type[Votes]] = {
     "logits": LogitVotes,
     "monte-carlo": CountVotes,
     "exact": ExactVotes,
     "continuations": CountVotes,
     "groups": GroupVotes,
+    "group-distances": GroupDistances,
 }

@@ -55,6 +55,18 @@ class GroupCertificate(Certificate):
         )
 
 
+def check_disjoint(ledger: Ledger) -> Check:
+    """Check that every client is in one group."""
+    disjoint = ledger.facts.groups is not None and ledger.facts.groups.by != "subsets"
+    return Check(
+        "groups are disjoint",
+        "held" if disjoint else "failed",
+        "every client is in one" if disjoint else "random subsets",
+        "no client in two groups",
+        "" if disjoint else "use the certificate 'ensemble', or groups.by = 'deal'",
+    )
+
+
 def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
     """Check that a group's model depends only on its members, public data and random streams."""
     judged = ledger.facts.rejects or any(not record.accepted and record.failed is None for record in ledger.rounds)
