@@ -46,9 +46,10 @@ class Certifier:
     Guarantee for one sample at one level: if the threat covers the attack and all declared assumptions are true, no
     attack of a size up to `radius` changes `prediction`. The size is the Euclidean norm by which poisoned inputs move
     (feature level), the poisoned share of the attackers' samples (sample level), the number of malicious clients
-    (client level) or the norm of a trigger on the test input, beside the threat's malicious clients (backdoor level). With sampled votes this holds with probability at least 1 - alpha over the noise of the votes, for
-    each sample by itself; certificates that sample no votes are certain. `directions` says whether the statement is
-    about the attack that this run may have seen ("backward") or about attacks that may come ("forward").
+    (client level) or the norm of a trigger on the test input, beside the threat's malicious clients (backdoor level).
+    With sampled votes this holds with probability at least 1 - alpha over the noise of the votes, for each sample by
+    itself; certificates that sample no votes are certain. `directions` says whether the statement is about the attack
+    that this run may have seen ("backward") or about attacks that may come ("forward").
     A certificate that is not sound promises nothing of this, and its `label` says so.
     """
 

@@ -55,9 +55,10 @@ class Guarantee:
     """Guarantee of a certificate for the m samples of one test set at one level.
 
     `prediction` is `ABSTAIN` and `radius` NaN where nothing is certified. The radius is a norm (feature level), a
-    poison ratio (sample level), a number of clients (client level) or the norm of a trigger (backdoor level); `log_radius` stays finite where it overflows.
-    `p_a` and `p_b` are the bounds used on the probabilities of the first and second class. `count` is the radius as a
-    number of samples of every attacker (sample level) or of clients (client level), None at the other levels.
+    poison ratio (sample level), a number of clients (client level) or the norm of a trigger (backdoor level);
+    `log_radius` stays finite where it overflows. `p_a` and `p_b` are the bounds used on the probabilities of the first
+    and second class. `count` is the radius as a number of samples of every attacker (sample level) or of clients
+    (client level), None at the other levels.
     """
 
     prediction: NDArray[np.int64]
