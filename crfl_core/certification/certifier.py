@@ -86,7 +86,17 @@ class Certifier:
             guarantee=compute_guarantee(certificate, self.ledger, votes, threat, level),
             rounds="every round" if certificate.round_scope() == "every" else threat.rounds_text,
             any_round=self._certify_any_round(question, level, votes),
+            by_clients=tuple(self._certify_by_clients(question, votes)) if level == "backdoor" else (),
         )
+
+    def _certify_by_clients(self, question: CertificateQuestion, votes: Votes) -> Iterator[Guarantee]:
+        """Yield the guarantees of the backdoor level for 0, 1, 2, ... clients, until no sample is certified."""
+        for clients in range(self.ledger.facts.clients + 1):
+            threat = question.threat.model_copy(update={"clients": clients})
+            guarantee = compute_guarantee(question.certificate, self.ledger, votes, threat, "backdoor")
+            if clients > 0 and np.isnan(guarantee.radius).all():
+                return
+            yield guarantee
 
     def _certify_any_round(self, question: CertificateQuestion, level: Level, votes: Votes) -> Guarantee | None:
         """Return the guarantee for unknown rounds, if it rests on the same audit result as the main one."""

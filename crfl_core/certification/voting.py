@@ -48,6 +48,10 @@ RemoteCounts = Callable[[str, NoisyModels], Iterable[PartialCount]]
 """A function that yields the counts of other processes on a test set, for as many samples as they counted."""
 
 
+FARTHEST = 1e300
+"""Distance of a group that no change of the input changes; a file holds finite numbers."""
+
+
 @dataclass(frozen=True)
 class VotingModels:
     """Trained models that vote: one model (P,), or those of all groups (G, P), and the streams of their noise.
@@ -143,8 +147,8 @@ def group_distances(models: VotingModels, features: Tensor, ballot: Votes) -> Gr
             width = apart.gather(1, first.expand(-1, -1, logits.shape[-1])) * (1.0 + 1e-12)
             reach = torch.where(lead > 0, lead / width, 0.0).scatter(-1, first, torch.inf).amin(-1)
             distances[rows] = reach.T.cpu().numpy() * (1.0 - 1e-12)
-    distances[:, models.failed] = np.inf
-    return GroupDistances(**vars(votes), distances=distances)
+    distances[:, models.failed] = FARTHEST
+    return GroupDistances(**vars(votes), distances=np.minimum(distances, FARTHEST))
 
 
 def count_noisy_copies(models: VotingModels, request: VoteRequest, ballots: Ballots) -> dict[str, CountVotes]:

@@ -81,7 +81,8 @@ class CertificateResult:
     `directions` are the readings that hold, none for a certificate that claims no soundness. `label` is empty for a
     sound certificate, else says what kind of number this is. `conditional` lists what the guarantee additionally hangs
     on; empty if nothing. `rounds` says when attacks are assumed; `any_round` is the guarantee if they come in as many
-    rounds and it is not known in which, None if that was not computed.
+    rounds and it is not known in which, None if that was not computed. `by_clients` has the guarantees of the backdoor
+    level for 0, 1, 2, ... malicious clients, as far as any sample is certified.
     """
 
     certificate: str
@@ -96,6 +97,7 @@ class CertificateResult:
     guarantee: Guarantee
     rounds: str = ""
     any_round: Guarantee | None = None
+    by_clients: tuple[Guarantee, ...] = ()
 
 
 class Certificate(Plugin):

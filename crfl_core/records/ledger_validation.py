@@ -97,11 +97,11 @@ def read_vote_arrays(request: VoteRequest, arrays: Arrays, samples: int, classes
     parts = check_types(arrays, request.answer_type, request.answer_type.array_names())
     tables = {"logits", "counts", "selection"}
     for name, part in parts.items():
-        by_group = name in ("ballots", "gaps") and part.ndim == 2
+        by_group = name in ("ballots", "gaps", "distances") and part.ndim == 2
         columns = (part.shape[1],) if by_group else (classes,) if name in tables else ()
         if part.shape != (samples, *columns):
             raise ValueError(f"no {request.kind} votes on {samples} samples and {classes} classes")
-        check_values(name, part, negative=part.dtype.kind == "f" and name != "input_norms")
+        check_values(name, part, negative=part.dtype.kind == "f" and name not in ("input_norms", "distances"))
     if issubclass(request.answer_type, CountVotes):
         for name, models in (("counts", request.models), ("selection", request.selection_models)):
             if (parts[name].sum(1) != models).any():

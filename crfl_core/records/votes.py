@@ -158,7 +158,7 @@ class GroupDistances(GroupVotes):
     """Votes of groups, and how far the features of a sample must move to change each, (m, G), rounded down.
 
     The distance is Euclidean, 0 where it is not known because the model is not linear. A group whose training failed
-    votes for class 0 whatever the input is: its distance is infinite.
+    votes for class 0 whatever the input is: its distance is 1e300.
     """
 
     distances: NDArray[np.float64]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from crfl_core.certification.certifier import Audit
     from crfl_core.plugin_api.certificate import CertificateResult
     from crfl_core.records.ledger import LedgerRecord
+    from crfl_core.reporting.metrics import Curve
 
 NUMBER_LIST = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
 COLUMNS = (
@@ -46,6 +47,18 @@ def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
     writer.writerow(COLUMNS)
     for certified in guarantees:
         writer.writerows(guarantee_rows(certified))
+    return buffer.getvalue().encode()
+
+
+def trigger_csv(curves: Sequence[Curve]) -> bytes:
+    """Write the certified accuracy of the backdoor level: one row per test set, number of clients and trigger norm."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(("set", "clients", "trigger_norm", "certified_accuracy"))
+    for curve in curves:
+        for clients, shares in enumerate(curve.by_clients):
+            for norm, share in zip(curve.radii, shares, strict=True):
+                writer.writerow((curve.test_set, clients, repr(norm), repr(share)))
     return buffer.getvalue().encode()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.plugin_api.certificate import CertificateResult, Direction, Level
+from crfl_core.plugin_api.certificate import CertificateResult, Direction, Guarantee, Level
 from crfl_core.records.inputs import is_local
 from crfl_core.records.ledger import Ledger, LedgerRecord
 
@@ -24,6 +24,7 @@ class Curve(LedgerRecord):
     largest radius at which at least half of all samples are certified, None if fewer are certified at all.
     `directions` are the readings that hold, see `Direction`. `rounds` says when attacks are assumed. Against attacks
     in as many rounds, whichever these are, the shares are `any_round_accuracy` and `any_round_rate`, else empty.
+    `by_clients` is the certified accuracy of the backdoor level at every radius for 0, 1, 2, ... malicious clients.
     """
 
     certificate: str
@@ -44,6 +45,7 @@ class Curve(LedgerRecord):
     rounds: str = ""
     any_round_accuracy: tuple[float, ...] = ()
     any_round_rate: tuple[float, ...] = ()
+    by_clients: tuple[tuple[float, ...], ...] = ()
 
 
 class Backdoor(LedgerRecord):
@@ -157,7 +159,7 @@ def compute_curves(guarantees: Sequence[CertificateResult], radii: Sequence[floa
     grids: dict[tuple[str, str], tuple[float, ...]] = {}
     for certified in guarantees:
         alike = [one for one in guarantees if table_key(one) == table_key(certified)]
-        largest = np.concatenate([one.guarantee.radius for one in alike])
+        largest = np.concatenate([answer.radius for one in alike for answer in (one.guarantee, *one.by_clients)])
         grids[table_key(certified)] = default_grid(largest, certified.level) if radii is None else tuple(radii)
     return tuple(compute_curve(certified, grids[table_key(certified)]) for certified in guarantees)
 
@@ -196,8 +198,15 @@ def compute_curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curv
         certified_accuracy=sample_shares(reaches & right[:, None]),
         certified_rate=sample_shares(reaches),
         rounds=certified.rounds,
+        by_clients=tuple(certified_shares(answer, certified.labels, grid) for answer in certified.by_clients),
         **any_round,
     )
+
+
+def certified_shares(guarantee: Guarantee, labels: NDArray[np.int64], grid: Sequence[float]) -> tuple[float, ...]:
+    """Return the share of samples that are right and certified, at every radius of a grid."""
+    reaches = guarantee.radius[:, None] >= np.asarray(grid)[None, :]
+    return sample_shares(reaches & (guarantee.prediction == labels)[:, None])
 
 
 def sample_shares(holds: NDArray[np.bool_]) -> tuple[float, ...]:

@@ -109,12 +109,23 @@ def curve_table(curves: Sequence[Curve]) -> RenderableType:
     radius = LEVEL_WORDS[first.level].unit
     table = Table(title=f"{first.certificate}{label}: {first.level} level", box=box.SIMPLE, title_justify="left")
     table.add_column(radius, justify="right")
+    if first.by_clients:
+        return add_client_columns(table, first)
     for curve in curves:
         for name, _ in share_columns(curve):
             table.add_column(f"{name}\n{curve.test_set}", justify="right", overflow="fold")
     columns = [values for curve in curves for _, values in share_columns(curve)]
     for row, value in enumerate(first.radii):
         table.add_row(f"{value:g}", *(f"{values[row]:.3f}" for values in columns))
+    return table
+
+
+def add_client_columns(table: Table, curve: Curve) -> Table:
+    """Add the certified accuracy of the backdoor level by malicious clients, on the clean test set."""
+    for clients in range(len(curve.by_clients)):
+        table.add_column(f"{clients} client{'s' if clients != 1 else ''}", justify="right")
+    for row, norm in enumerate(curve.radii):
+        table.add_row(f"{norm:g}", *(f"{shares[row]:.3f}" for shares in curve.by_clients))
     return table
 
 

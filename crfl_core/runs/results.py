@@ -22,7 +22,7 @@ from crfl_core.plugin_loading.missing_plugins import LenientRegistry, missing_pl
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.inputs import DataFacts, Domain
 from crfl_core.records.ledger import Ledger, LedgerRecord
-from crfl_core.reporting.csv_files import audit_entries, certificate_csv, metrics_json
+from crfl_core.reporting.csv_files import audit_entries, certificate_csv, metrics_json, trigger_csv
 from crfl_core.reporting.metrics import Curve, Metrics, compute_curves
 from crfl_core.runs.environment import used_plugins
 from crfl_core.runs.run_directory import CONFIG, RunDirectory
@@ -99,6 +99,8 @@ class Results:
         for audit in self.audits:
             if found := [one for one in self.certified if one.certificate == audit.certificate]:
                 directory.write(f"certificates/{audit.certificate}.csv", certificate_csv(found))
+            if by_clients := [one for one in self.curves if one.certificate == audit.certificate and one.by_clients]:
+                directory.write(f"certificates/{audit.certificate}-by-clients.csv", trigger_csv(by_clients))
         directory.write_json("audit.json", {"certificates": audit_entries(self.audits)})
         shown = metrics or CurveMetrics(curves=self.curves, refused=self.refused)
         directory.write("metrics.json", metrics_json(shown).encode() + b"\n")

@@ -86,8 +86,9 @@ def room(names: Sequence[str], longest: int = LONGEST_NAME) -> float:
 
 
 RADIUS = {
-    "feature": "size of the trigger, L2 norm in scaled inputs",
+    "feature": "change of a poisoned input, L2 norm in scaled inputs",
     "sample": "share of poisoned samples",
     "client": "number of malicious clients",
+    "backdoor": "trigger on the test input, L2 norm in scaled inputs",
 }
 """What a radius is, by the level of a certificate."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from crfl_core.errors import ConfigError, suggest_names
 from crfl_reports.figures import Grid, Panels
+from crfl_reports.gallery.backdoor import backdoor
 from crfl_reports.gallery.curves import build_curves
 from crfl_reports.gallery.inputs import flips, samples
 from crfl_reports.gallery.matrix import matrix
@@ -48,6 +49,7 @@ FIGURES = {
     "samples": Drawing("the trigger, inputs with it, and what attackers train on", samples),
     "flips": Drawing("what the trigger turns predictions into", flips),
     "closeness": Drawing("distance to the clean twin in every round; needs both runs, or kept distances", closeness),
+    "backdoor": Drawing("certified accuracy by malicious clients and trigger norm, as colours", backdoor),
     "matrix": Drawing("attacks against defences; needs several runs", matrix),
 }
 """Name, and what it shows; `plot` draws it."""

@@ -182,9 +182,12 @@ def outcome(check: Check) -> str:
 def radius(value: float, level: str) -> str:
     """Write a radius with its unit."""
     if math.isinf(value):
-        return "any change of poisoned inputs" if level == "feature" else "any number"
+        words = {"feature": "any change of poisoned inputs", "backdoor": "any trigger"}
+        return words.get(level, "any number")
     if level == "client":
         return f"{value:g} malicious {'client' if value == 1 else 'clients'}"
+    if level == "backdoor":
+        return f"a trigger of norm {value:g}"
     return f"{percent(value)} poisoned samples" if level == "sample" else f"a change of {value:g}"
 
 

@@ -50,8 +50,9 @@ function short(value) {
 
 // A radius with its unit, as a person would say it.
 function radiusText(value, level) {
-  if (value === Infinity) return level === "feature" ? "any change of poisoned inputs" : "any number";
+  if (value === Infinity) return level === "feature" ? "any change of poisoned inputs" : level === "backdoor" ? "any trigger" : "any number";
   if (level === "client") return `${short(value)} malicious client${value === 1 ? "" : "s"}`;
+  if (level === "backdoor") return `a trigger of norm ${short(value)}`;
   return level === "sample" ? `${percent(value)} poisoned samples` : `a change of ${short(value)}`;
 }
 

@@ -1,6 +1,6 @@
 // The figures of one run: certified shares, rounds and weights; and those that runs of any number share.
 
-const LEVEL_ORDER = ["client", "sample", "feature"];
+const LEVEL_ORDER = ["client", "sample", "feature", "backdoor"];
 const MEASURES = [["accuracy", "certified accuracy: right and certified"], ["rate", "certified rate: certified, right or not"]];
 
 function place(name) {
