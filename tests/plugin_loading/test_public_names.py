@@ -64,6 +64,7 @@ FRONT = [
 
 EXTEND = [
     "ABSTAIN",
+    "AggregationStep",
     "Aggregator",
     "Attack",
     "AttackerObservation",
@@ -103,6 +104,7 @@ EXTEND = [
     "FittedMap",
     "FixedRate",
     "FixedStage",
+    "GroupDistances",
     "GroupFacts",
     "GroupVotes",
     "Guarantee",
