@@ -267,7 +267,7 @@ def check_trusted_data(ledger: Ledger) -> tuple[Check, ...]:
     """Declare that reserved data, and honest clients whose data the server cannot see, are trusted."""
     facts = ledger.facts
     found = f"{facts.clients} clients registered {sum(facts.samples)} samples within [{facts.domain[0]:g}, "
-    found += f"{facts.domain[1]:g}] before round 1"
+    found += f"{facts.domain[1]:g}] before round 1; who answers in time does not depend on the attackers"
     elsewhere = Check("honest clients follow the protocol", "declared", found, "data that the server cannot see")
     return (() if facts.measured else (elsewhere,)) + tuple(
         Check(

@@ -45,7 +45,7 @@ TASKS = {
     "Compare runs": ("sweep", "compare", "ls", "plot", "open"),
     "Trust a run": ("verify", "receipt", "attack"),
     "Extend": ("new", "plugins", "schema", "explain", "data"),
-    "Federate": ("federation", "serve", "join"),
+    "Federate": ("federation",),
     "Reproduce": ("paper",),
 }
 """The commands of `crfl --help` by what people want to do. Commands of other packages follow."""

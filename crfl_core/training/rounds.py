@@ -140,7 +140,7 @@ def aggregate_updates(
         results: tuple[ChainResult, ...] | None = None
         with group.isolate_failure():
             if group.failed is None:
-                group.arrivals.check_usable(group.plan.number)
+                group.check_usable()
                 results = group.aggregation.results()
         aggregates.append(group.keep_models() if results is None else results)
     return aggregates
@@ -269,8 +269,18 @@ class GroupRound:
             if self.attacker_submissions is not None:
                 self.attacker_submissions.add(submission)
             if self._buffer is not None:  # all updates are here
-                self.arrivals.check_usable(self.plan.number)
+                self.check_usable()
             self.aggregation.add(submission)
+
+    def check_usable(self) -> None:
+        """Raise `RunError` if no update of the round can be used.
+
+        Not for remote clients: whether the run stops there, to be resumed with those who were too slow, must not depend
+        on what one of them sends. A round without replies is a round of zero updates.
+        """
+        federation = self.session.federation
+        if federation.facts.measured or federation.config.server.bad_update == "drop":
+            self.arrivals.check_usable(self.plan.number)
 
     def finish(
         self, steps: tuple[ChainResult, ...], accepted: tuple[bool, ...], clipped: Tensor, models: Tensor

@@ -60,7 +60,7 @@ def test_the_names_that_no_plugin_can_take_are_those_of_the_core() -> None:
     assert sorted(CORE_COMMANDS) == sorted([*commands, *map(str, groups)])
     ours = {"advise", "new", "data", "open", "receipt", "verify"}
     ours |= {"compare", "demo", "ls", "plot", "paper", "sweep"}
-    ours |= {"federation", "join", "serve"}
+    ours |= {"federation"}
     assert set(Registry().names("command")) == ours
 
 

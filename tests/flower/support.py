@@ -59,7 +59,8 @@ def experiment(folder: Path, clients: int = 4, **changes: Any) -> Path:
 
 def founded(folder: Path, config: Path, address: str = "127.0.0.1:9092", **engine: Any) -> Path:
     """The config of a server whose nodes are the clients of an experiment."""
-    write_federation(folder, config, address, ())
+    seed = tomllib.loads(config.read_text(encoding="utf-8"))["seed"]
+    write_federation(folder, config, address, [f"seed={seed}"])
     path = folder / "server" / "config.toml"
     tree = tomllib.loads(path.read_text(encoding="utf-8"))
     tree["engine"] |= engine
@@ -93,6 +94,10 @@ class LocalGrid:
             numbers.append(number)
         return numbers
 
+    def expect_replies(self, limit: int) -> None: ...
+
+    def drop_reply(self, message_id: str) -> None: ...
+
     def pull_reply(self, message_id: str, limit: int) -> Message | None:
         reply = self._replies[message_id]
         if reply is not None and size_of(reply) > limit:
@@ -112,12 +117,12 @@ def size_of(message: Message) -> int:
     return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
 
 
-def federated(config: Path, nodes: Sequence[Answer], out: Path, **changes: Any) -> RunResult:
+def federated(
+    config: Path, nodes: Sequence[Answer], out: Path, grid: type[LocalGrid] = LocalGrid, **changes: Any
+) -> RunResult:
     """The run of a server whose nodes are in this process."""
     folder = config.parent.parent
-    exchange = Exchange(
-        LocalGrid(folder, nodes), [100 + client for client in range(len(nodes))], out.parent / "journal"
-    )
+    exchange = Exchange(grid(folder, nodes), [100 + client for client in range(len(nodes))], out.parent / "journal")
     samples = [len(np.load(file)["y"]) for file in sorted(folder.glob("node-*/samples.npz"))]
     token = CURRENT_EXCHANGE.set(exchange)
     try:

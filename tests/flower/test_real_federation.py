@@ -24,26 +24,31 @@ ROUNDS = 6
 def test_a_federation_survives_its_server_and_ends_as_one_process_would(tmp_path: Path) -> None:
     config = experiment(tmp_path / "e", rounds=ROUNDS, storage={"figures": [], "checkpoint_seconds": 0})
     fed, out = tmp_path / "fed", tmp_path / "run"
-    server = founded(fed, config, f"127.0.0.1:{find_free_port()}", min_replies=4)
+    server = founded(fed, config, f"127.0.0.1:{find_free_port()}")
     stranger, deceived = strangers(fed)
     with commands(tmp_path) as start:
-        serving = start("serve", "serve", str(server), "--out", str(out))
-        for client in range(4):
-            start(f"join-{client}", "join", str(fed / f"node-{client}" / "node.toml"))
+        serving = start("serve", "federation", "serve", str(server), "--out", str(out))
         wait_until(lambda: "waiting for 4 nodes" in serving.said or serving.process.poll(), serving.said)
-        refused = start("stranger", "join", str(stranger)), start("deceived", "join", str(deceived))
+        refused = start("stranger", "federation", "join", str(stranger))
+        deceived_one = start("deceived", "federation", "join", str(deceived))
+        wait_until(lambda: "trying again in 2 s" in refused.said, "two refusals of a stranger")
+        assert "does not know the key of this node: copy its .pub file" in refused.said
+        assert refused.process.poll() is None
+        assert deceived_one.ended() == 2
+        assert "does not vouch for" in deceived_one.said
+        joined = [
+            start(f"join-{client}", "federation", "join", str(fed / f"node-{client}" / "node.toml"))
+            for client in range(4)
+        ]
         wait_until(lambda: rounds_in(out) >= 2 or serving.process.poll() is not None, "two rounds")
         serving.kill()
         wait_until(lambda: not beneath(fed / "server"), "the end of what ran beneath the server")
         played = rounds_in(out)
         assert 2 <= played < ROUNDS, serving.said
-        again = start("serve-again", "serve", str(server), "--out", str(out))
+        wait_until(lambda: "cannot be reached; trying again" in joined[0].said, "a node that misses its server")
+        again = start("serve-again", "federation", "serve", str(server), "--out", str(out))
         assert again.ended() == 0, again.said
         assert "registered" not in again.said
-        assert refused[0].ended() == 2
-        assert "does not know the key of this node" in refused[0].said
-        assert refused[1].ended() == 2
-        assert "does not vouch for" in refused[1].said
     local = crfl_core.run(config, out=tmp_path / "local")
     assert same(local.path, out) == []
     ask(out)

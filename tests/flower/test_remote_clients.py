@@ -66,7 +66,7 @@ def test_nobody_elsewhere_is_made_to_attack() -> None:
 
 
 def test_nobody_counts_before_all_have_registered() -> None:
-    with pytest.raises(ConfigError, match="is missing: start with `crfl serve`"):
+    with pytest.raises(ConfigError, match="is missing: start with `crfl federation serve`"):
         federation_of(SERVER | {"partition": {"type": "remote", "clients": 3}})
 
 
@@ -99,6 +99,7 @@ def test_the_audit_declares_what_nobody_could_measure(tmp_path: Path) -> None:
     followed = checks["honest clients follow the protocol"]
     assert followed.status == "declared"
     assert "4 clients registered 84 samples within [0, 1] before round 1" in followed.measured
+    assert "who answers in time does not depend on the attackers" in followed.measured
     assert fed.metrics.partition.classes == ("not known here",)
     assert fed.metrics.partition.sizes == fed.ledger.facts.samples
 
@@ -111,5 +112,5 @@ def test_a_run_with_data_declares_no_such_thing() -> None:
 
 def test_without_nodes_there_is_nothing_to_train_on(tmp_path: Path) -> None:
     config = founded(tmp_path / "fed", experiment(tmp_path / "e"))
-    with pytest.raises(ConfigError, match="trains on nodes that join: start it with `crfl serve`"):
+    with pytest.raises(ConfigError, match="trains on nodes that join: start it with `crfl federation serve`"):
         crfl_core.run(config, overrides=["partition.samples=[21,21,21,21]"], out=tmp_path / "run")

@@ -35,7 +35,7 @@ def test_nodes_train_as_one_process_does(tmp_path: Path, changes: dict[str, Any]
     fed = federated(founded(tmp_path / "fed", config), [honest] * 4, tmp_path / "federated")
     assert same(local.path, fed.path) == []
     ours, theirs = (json.loads((run.path / "ledger.json").read_text()) for run in (local, fed))
-    assert {key for key in ours if ours[key] != theirs[key]} == {"partition_digest", "measured"}
+    assert {key for key in ours if ours[key] != theirs[key]} == {"engine", "partition_digest", "measured"}
 
 
 def test_questions_can_be_put_to_a_federated_run(tmp_path: Path) -> None:

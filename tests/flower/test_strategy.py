@@ -115,6 +115,62 @@ def sending(*arrays: Any) -> Answer:
     return answer
 
 
+def claiming(data: bytes, shape: tuple[int, ...] = (10, 64)) -> Answer:
+    """A client that sends bytes as an array of the right shape."""
+    array = Array(dtype="float32", shape=shape, stype="numpy.ndarray", data=data)
+    return lambda message, _: Message(RecordDict({"arrays": ArrayRecord({"0": array})}), reply_to=message)
+
+
+def numpy_file(description: str, numbers: bytes = bytes(2560)) -> bytes:
+    """A file of NumPy with any header."""
+    return b"\x93NUMPY\x01\x00" + len(description).to_bytes(2, "little") + description.encode() + numbers
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        claiming(numpy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 1000000)}")),
+        claiming(numpy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (10, 64)}", b"")),
+        claiming(numpy_file("{'descr': '|O', 'fortran_order': False, 'shape': (10, 64)}")),
+        claiming(numpy_file("{'descr': '<f4', 'fortran_order': False, 'shape': (10,")),
+        claiming(numpy_file("(" * 3000)),
+        claiming(b"PK\x03\x04" + bytes(2600)),
+        claiming(b""),
+        claiming(bytes(2600), (-1, 64)),
+    ],
+    ids=["a million millions", "no numbers", "objects", "half a header", "nested", "zip", "nothing", "negative"],
+)
+def test_an_array_that_is_none_is_a_zero_update(tmp_path: Path, node: Answer) -> None:
+    strategy = CrflStrategy(config(tmp_path), out=tmp_path / "run", fraction_evaluate=0.0)
+    found = strategy.start(AppGrid({12: node}), start(), num_rounds=1)
+    assert found.train_metrics_clientapp[1] == MetricRecord({"counted": 2, "zero": 1})
+
+
+def test_an_array_by_columns_is_read_like_any_other(tmp_path: Path) -> None:
+    def by_columns(message: Message, context: Context) -> Message:
+        reply = app(message, context)
+        (record,) = reply.content.array_records.values()
+        for name, array in record.items():
+            record[name] = Array(np.asfortranarray(array.numpy()))
+        return reply
+
+    for name, node in (("rows", app), ("columns", by_columns)):
+        strategy = CrflStrategy(config(tmp_path), out=tmp_path / name, fraction_evaluate=0.0)
+        strategy.start(AppGrid({12: node}), start(), num_rounds=1)
+    assert (tmp_path / "rows/model.safetensors").read_bytes() == (tmp_path / "columns/model.safetensors").read_bytes()
+
+
+def test_a_reply_to_an_evaluation_ends_no_run(tmp_path: Path) -> None:
+    def lying(message: Message, context: Context) -> Message:
+        if message.metadata.message_type != "evaluate":
+            return app(message, context)
+        return Message(RecordDict({"other": MetricRecord({"accuracy": [1.0, 2.0]})}), reply_to=message)
+
+    strategy = CrflStrategy(config(tmp_path), out=tmp_path / "run", min_available_nodes=CLIENTS)
+    strategy.start(AppGrid({12: lying}), start(), num_rounds=1)
+    assert strategy.result is not None
+
+
 @pytest.mark.parametrize(
     "node",
     [

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import httpx
 from flwr.app import Array, Message
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.supercore.inflatable.inflatable_object import (
     get_object_body,
@@ -21,30 +24,95 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
-MAX_OBJECTS = 4096
-"""Limit of parts per reply. Flower cuts arrays into pieces of 5 MB; replies of honest nodes have far fewer parts."""
+from crfl_flower.reply_limits import limit_parts
+from crfl_flower.request_gate import REPLY_BYTES_HEADER, SECRET_HEADER
+
+REFUSED_STATUSES = (401, 403)
+"""HTTP statuses that refuse this server, not one reply."""
+POLL_SECONDS = 0.2
+"""Seconds between two polls for replies."""
 
 
 class ReplyTooLarge(Exception):
     """Raised when a reply is larger than allowed. The rest of the reply is not read."""
 
 
-class BoundedGrid(HttpGrid):
-    """Grid that reads a limited number of bytes per reply."""
+class ReplyGrid(Protocol):
+    """The methods of a grid that an exchange uses."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def push_messages(self, messages: list[Message]) -> Any:
+        """Send messages and return their ids."""
+
+    def expect_replies(self, limit: int) -> None:
+        """State how many bytes a reply may have, before messages are sent."""
+
+    def pull_reply(self, message_id: str, limit: int) -> Message | None:
+        """Return the reply to a message, or None. Raises `ReplyTooLarge`, and anything else if it is malformed."""
+
+    def drop_reply(self, message_id: str) -> None:
+        """Forget a reply that has not arrived completely."""
+
+
+def read_reply(grid: ReplyGrid, message_id: str, limit: int) -> tuple[Message | None, str]:
+    """Return (reply, ""), (None, problem), or (None, "") if the reply has not arrived yet.
+
+    Raises `httpx.HTTPError` only if Flower's SuperLink does not answer or refuses this server, whatever a node sent.
+    """
+    try:
+        return grid.pull_reply(message_id, limit), ""
+    except ReplyTooLarge:
+        return None, f"a reply of more than {limit:,} bytes"
+    except httpx.TransportError:
+        raise
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code in REFUSED_STATUSES:
+            raise
+        return None, f"a reply that Flower does not hand out, status {error.response.status_code}"
+    except Exception as error:  # a hostile reply may raise anything inside Flower
+        return None, f"something unreadable, {type(error).__name__}"
+
+
+@dataclass
+class ArrivingReply:
+    """A reply whose parts arrive one by one: its number, the parts that are missing, and the contents of the others."""
+
+    number: str
+    missing: list[str]
+    contents: dict[str, bytes] = field(default_factory=dict)
+
+
+class BoundedGrid(HttpGrid):
+    """Grid that reads a limited number of bytes per reply.
+
+    With `secret`, the grid passes the gate of the SuperLink that `crfl federation serve` starts. `reply_bytes` limits
+    the replies that `send_and_receive` reads.
+    """
+
+    def __init__(self, *arguments: Any, secret: bytes = b"", reply_bytes: int = 0, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._arriving: dict[str, tuple[str, ObjectTree]] = {}
+        self._secret = secret
+        self._reply_bytes = reply_bytes
+        self._arriving: dict[str, ArrivingReply] = {}
 
     @property
     def token(self) -> str:
         """Return the token with which the task of this grid was claimed."""
         return self._token
 
+    def _connect(self) -> None:
+        super()._connect()
+        if self._secret and self._client is not None:
+            self._client._client.headers[SECRET_HEADER] = self._secret.hex()
+
+    def expect_replies(self, limit: int) -> None:
+        """Tell the gate with every request from now on how large a reply may be."""
+        if self._secret:
+            self._runtime_client._client.headers[REPLY_BYTES_HEADER] = str(limit)
+
     def pull_reply(self, message_id: str, limit: int) -> Message | None:
         """Return the complete reply to a message, or None if it has not arrived yet.
 
-        Raises `ReplyTooLarge` if the reply has more than `limit` bytes.
+        Raises `ReplyTooLarge` if the reply has more than `limit` bytes, and anything else if it is malformed.
         """
         client = self._runtime_client
         with limit_responses(client, limit):
@@ -52,38 +120,82 @@ class BoundedGrid(HttpGrid):
                 found = client.PullMessages(PullAppMessagesRequest(message_ids=[message_id]))
                 if not found.messages_list:
                     return None
-                self._arriving[message_id] = found.messages_list[0].metadata.message_id, found.message_object_trees[0]
-            reply, tree = self._arriving[message_id]
-            contents = self._pull_contents(client, tree, limit)
-        if contents is None:
+                parts = [part.object_id for part in iterate_object_tree(found.message_object_trees[0])]
+                self._arriving[message_id] = ArrivingReply(found.messages_list[0].metadata.message_id, parts)
+            reply = self._arriving[message_id]
+            try:
+                complete = self._pull_parts(client, reply, limit)
+            except httpx.TransportError:
+                raise
+            except Exception:
+                self.drop_reply(message_id)
+                raise
+        if not complete:
             return None
-        client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=self.node, run_id=self.run.run_id, message_object_id=reply)
-        )
-        del self._arriving[message_id]
-        message = inflate_object_from_contents(reply, contents)
+        self.drop_reply(message_id)
+        message = inflate_object_from_contents(reply.number, reply.contents)
         if not isinstance(message, Message):
             raise TypeError(f"a {type(message).__name__} instead of a message")
         return message
 
-    def _pull_contents(self, client: RuntimeHttpClient, tree: ObjectTree, limit: int) -> dict[str, bytes] | None:
-        contents: dict[str, bytes] = {}
-        for one in iterate_object_tree(tree):
-            request = PullObjectRequest(node=self.node, run_id=self.run.run_id, object_id=one.object_id)
-            answer = client.PullObject(request)
-            if not (answer.object_found and answer.object_available):
-                return None
-            contents[one.object_id] = answer.object_content
-            if len(contents) > MAX_OBJECTS or sum(map(len, contents.values())) > limit:
-                raise ReplyTooLarge
-        if sum(size_after_inflation(content, contents) for content in contents.values()) > limit:
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages and return the replies that arrive in time and can be read."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        waiting = {number for number in self.push_messages(messages) if number}
+        replies = []
+        while waiting:
+            last = time.monotonic() >= until
+            for number in sorted(waiting):
+                found, problem = read_reply(self, number, self._reply_bytes)
+                replies += [] if found is None else [found]
+                if found is not None or problem:
+                    waiting.remove(number)
+            if waiting and not last:
+                time.sleep(POLL_SECONDS)
+            elif last:
+                break
+        for number in waiting:
+            self.drop_reply(number)
+        return replies
+
+    def drop_reply(self, message_id: str) -> None:
+        """Let Flower forget a reply that has begun to arrive, so that it takes no memory."""
+        reply = self._arriving.pop(message_id, None)
+        if reply is None:
+            return
+        confirmed = ConfirmMessageReceivedRequest(
+            node=self.node, run_id=self.run.run_id, message_object_id=reply.number
+        )
+        with suppress(httpx.HTTPStatusError):  # what is wrong with this reply must not end the run
+            self._runtime_client.ConfirmMessageReceived(confirmed)
+
+    def _pull_parts(self, client: RuntimeHttpClient, reply: ArrivingReply, limit: int) -> bool:
+        """Pull the parts that have arrived; return whether the reply is complete."""
+        if len(reply.missing) + len(reply.contents) > limit_parts(limit):
             raise ReplyTooLarge
-        return contents
+        while reply.missing:
+            part = reply.missing[0]
+            answer = client.PullObject(PullObjectRequest(node=self.node, run_id=self.run.run_id, object_id=part))
+            if not (answer.object_found and answer.object_available):
+                return False
+            reply.contents[part] = answer.object_content
+            del reply.missing[0]
+            if sum(map(len, reply.contents.values())) > limit:
+                raise ReplyTooLarge
+        if sum(size_after_inflation(content, reply.contents) for content in reply.contents.values()) > limit:
+            raise ReplyTooLarge
+        return True
 
 
-def bound_grid(grid: HttpGrid) -> BoundedGrid:
+def bound_grid(grid: HttpGrid, reply_bytes: int = 0) -> BoundedGrid:
     """Return a grid with the same connection and run that limits the size of replies."""
-    other = BoundedGrid(grid._addr, insecure=grid._insecure, root_certificates=grid._cert, token=grid._token)
+    other = BoundedGrid(
+        grid._addr,
+        insecure=grid._insecure,
+        root_certificates=grid._cert,
+        token=grid._token,
+        reply_bytes=reply_bytes,
+    )
     other.set_run(grid.run)
     return other
 

@@ -1,4 +1,4 @@
-"""The node: its file, the training beside its own data, and the client app that `crfl join` runs."""
+"""The node: its file, the training beside its own data, and the client app that `crfl federation join` runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVER_TABLES = {"attack", "groups", "reserve", "engine", "trackers", "threat"}
 class NodeFile(Table):
     """Settings of a node. They stay on the node; paths are relative to the folder of the file."""
 
-    server: str = Field(pattern=r"^.+:[0-9]+$", description="host:port of `crfl serve`")
+    server: str = Field(pattern=r"^.+:[0-9]+$", description="host:port of `crfl federation serve`")
     certificate: Path = Field(Path("ca.crt"), description="of the authority that the server's certificate is from")
     key: Path = Field(Path("node.key"), description="the private key; the server knows the public one")
     allow: tuple[str, ...] = Field(

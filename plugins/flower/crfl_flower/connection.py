@@ -19,7 +19,7 @@ from flwr.app.error import Error
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.common.serde import context_from_proto, fab_to_proto, run_from_proto
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
 from flwr.proto.node_pb2 import Node as NodeNumber
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -45,7 +45,8 @@ from flwr.supercore.interceptors import (
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
-from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+from flwr.supercore.interceptors.http.utils import add_headers
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClientInterceptor, ProtobufRequestContext
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
@@ -54,6 +55,8 @@ from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
 from crfl_core.errors import RunError
 from crfl_flower.bounded_grid import BoundedGrid
+from crfl_flower.messages import OVERHEAD_BYTES
+from crfl_flower.request_gate import REPLY_BYTES_HEADER, SECRET_HEADER
 
 ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
 SUPERNODE_SECONDS = 20.0
@@ -67,7 +70,7 @@ MESSAGE_SECONDS = 20.0
 APP_BUNDLE = b"""[project]
 name = "crfl-federation"
 version = "1.0.0"
-description = "Rounds of crfl serve. Its nodes run crfl join, which loads nothing of this bundle."
+description = "Rounds of crfl federation serve. Its nodes load nothing of this bundle."
 dependencies = ["crfl[flower]"]
 
 [tool.flwr.app]
@@ -77,6 +80,20 @@ publisher = "crfl"
 serverapp = "crfl_flower.server_app:app"
 clientapp = "crfl_flower.client_app:app"
 """
+
+
+class ShowSecret:
+    """Interceptor that shows the gate of the SuperLink the secret of the server."""
+
+    def __init__(self, secret: bytes, reply_bytes: int | None = None) -> None:
+        self._headers = {SECRET_HEADER: secret.hex()}
+        if reply_bytes is not None:
+            self._headers[REPLY_BYTES_HEADER] = str(reply_bytes)
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Add the headers of the gate to a request."""
+        add_headers(context.request, dict(self._headers))
+        return call_next(context)
 
 
 class Address(NamedTuple):
@@ -91,11 +108,12 @@ class Address(NamedTuple):
 
     def connect(self, interceptor: ProtobufClientInterceptor, *, retried: bool = True) -> RuntimeHttpClient:
         """Return a client of Flower's runtime API."""
+        shown = [] if self.authority is None else [ShowSecret(self.secret)]  # a SuperNode has no gate
         return RuntimeHttpClient.from_server_address(
             server_address=self.server,
             insecure=self.authority is None,
             root_certificates=self.authority,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), interceptor],
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), interceptor, *shown],
             retry_invoker=make_simple_http_retry_invoker() if retried else None,
         )
 
@@ -107,26 +125,30 @@ class Address(NamedTuple):
     def open_grid(self, token: str) -> BoundedGrid:
         """Return the grid of a claimed server task."""
         insecure = self.authority is None
-        return BoundedGrid(self.server, insecure=insecure, root_certificates=self.authority, token=token)
+        return BoundedGrid(
+            self.server, insecure=insecure, root_certificates=self.authority, token=token, secret=self.secret
+        )
 
 
-def register_nodes(address: Address, keys: Iterable[bytes]) -> None:
-    """Register with Flower those of the public keys that it does not know yet."""
+def register_nodes(address: Address, keys: Iterable[bytes | None]) -> list[int | None]:
+    """Register public keys with Flower; return the number of each node, None where there is no key."""
     with open_control(address) as client:
-        known = {node.public_key for node in client.ListNodes(ListNodesRequest()).nodes_info}
-        for key in keys:
-            if key not in known:
-                client.RegisterNode(RegisterNodeRequest(public_key=key))
+        return [
+            None if key is None else client.RegisterNode(RegisterNodeRequest(public_key=key)).node_id for key in keys
+        ]
 
 
 @contextmanager
-def open_control(address: Address) -> Iterator[ControlHttpClient]:
-    """Open a client of Flower's control API for the block."""
+def open_control(address: Address, reply_bytes: int | None = None) -> Iterator[ControlHttpClient]:
+    """Open a client of Flower's control API for the block. With `reply_bytes`, its requests let nodes in."""
     client = ControlHttpClient.from_server_address(
         server_address=address.server,
         insecure=address.authority is None,
         root_certificates=address.authority,
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
+            ShowSecret(address.secret, reply_bytes),
+        ],
     )
     try:
         yield client
@@ -138,7 +160,7 @@ def open_control(address: Address) -> Iterator[ControlHttpClient]:
 def run_server_task(address: Address, seconds: float = 30.0) -> Iterator[tuple[BoundedGrid, Context]]:
     """Start a new run of Flower, claim its server task, and yield its grid and context."""
     bundle, _ = build_fab_from_files({"pyproject.toml": APP_BUNDLE})
-    with open_control(address) as client:
+    with open_control(address, OVERHEAD_BYTES) as client:
         started = client.StartRun(StartRunRequest(fab=fab_to_proto(Fab(sha256(bundle).hexdigest(), bundle, {}))))
     grid = address.open_grid(claim_task(address, TaskType.SERVER_APP, started.run_id, seconds))
     grid._retry_invoker.max_time = SUPERLINK_SECONDS

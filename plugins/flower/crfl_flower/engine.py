@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, PrivateAttr
 
-from crfl_core.errors import OptionError, RunError
+from crfl_core.errors import OptionError
 from crfl_core.files.data_files import UserPath
 from crfl_core.plugin_api.engine import Engine, Job
 from crfl_core.records.round import LocalUpdates, TrainingTask
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 class Flower(Engine):
-    """Trains on nodes that joined with `crfl join`, over Flower; the server starts with `crfl serve`.
+    """Trains on nodes that run `crfl federation join`, over Flower; the server runs `crfl federation serve`.
 
-    A reply that is missing, late, broken or too large counts as a zero update that keeps its weight.
+    Each node is asked once per round. A reply that is missing, late, broken or too large counts as a zero update that
+    keeps its weight, so no reply decides whether another one counts.
     """
 
     folder: UserPath = Field(
@@ -29,8 +30,6 @@ class Flower(Engine):
     )
     address: str = Field("127.0.0.1:9092", pattern=r"^.+:[0-9]+$", description="host:port where nodes find the server")
     deadline: float = Field(120.0, gt=0, allow_inf_nan=False, description="seconds that nodes have in a round")
-    min_replies: int = Field(1, ge=1, description="good replies without which a round is tried again, then stops")
-    attempts: int = Field(3, ge=1, description="how often those who did not answer are asked in a round")
     wait: float = Field(
         600.0, gt=0, allow_inf_nan=False, description="seconds that nodes have to join, and then to register"
     )
@@ -39,13 +38,13 @@ class Flower(Engine):
     _exchange: Exchange | None = PrivateAttr(default=None)
 
     def open(self, job: Job) -> None:
-        """Connect to the federation that `crfl serve` has started and prepare what its nodes are told."""
+        """Connect to the federation that `crfl federation serve` has started and prepare what its nodes are told."""
         from crfl_flower.client_app import specification_for_nodes
         from crfl_flower.exchange import CURRENT_EXCHANGE
 
         self._exchange = CURRENT_EXCHANGE.get()
         if self._exchange is None:
-            raise OptionError("type", "trains on nodes that join: start it with `crfl serve`, not in this process")
+            raise OptionError("type", "trains on nodes that join: start it with `crfl federation serve`")
         self._specification = specification_for_nodes(job.specification)
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
@@ -53,30 +52,19 @@ class Flower(Engine):
         from crfl_flower.messages import TrainingOrder, local_update
 
         assert self._exchange is not None
-        missing = dict.fromkeys(range(len(task.clients)), "")
-        for attempt in range(1, self.attempts + 1):
-            total = self._exchange.total
-            orders = {
-                place: TrainingOrder.for_participant(task, place, total, self._specification, secrets.token_hex(16))
-                for place in missing
-            }
-            until = time.monotonic() + self.deadline
-            for place, update, problem in self._exchange.gather_updates(orders, task.clients, until):
-                if update is None:
-                    missing[place] = problem
-                else:
-                    del missing[place]
-                    yield local_update(place, update)
-            if len(task.clients) - len(missing) >= min(self.min_replies, len(task.clients)):
-                break
-            self._exchange.say(f"round {task.number}: too few good replies, attempt {attempt} of {self.attempts}")
-        else:
-            good = len(task.clients) - len(missing)
-            wanted = min(self.min_replies, len(task.clients))
-            raise RunError(
-                f"round {task.number}: {good} good replies after {self.attempts} attempts, engine.min_replies is "
-                f"{wanted}: check that the nodes are up, then start `crfl serve` again, which resumes here"
-            )
+        total = self._exchange.total
+        orders = {
+            place: TrainingOrder.for_participant(task, place, total, self._specification, secrets.token_hex(16))
+            for place in range(len(task.clients))
+        }
+        missing = {}
+        for place, update, problem in self._exchange.gather_updates(
+            orders, task.clients, time.monotonic() + self.deadline
+        ):
+            if update is None:
+                missing[place] = problem
+            else:
+                yield local_update(place, update)
         for place, problem in missing.items():
             self._exchange.record_problem(task.number, int(task.clients.ids[place]), problem)
             yield local_update(place, task.starts.new_full((len(task.starts), task.starts.shape[-1]), float("nan")))

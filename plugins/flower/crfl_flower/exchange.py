@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol
 
+import httpx
 import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from crfl_core.errors import RunError
 from crfl_core.records.round import Clients
-from crfl_flower.bounded_grid import ReplyTooLarge
+from crfl_flower.bounded_grid import POLL_SECONDS, ReplyGrid, read_reply
 from crfl_flower.messages import (
     OVERHEAD_BYTES,
     MalformedMessage,
@@ -25,27 +25,17 @@ from crfl_flower.messages import (
     read_update,
 )
 
-POLL_SECONDS = 0.2
-"""Seconds between two polls for replies."""
+GRACE_SECONDS = 10.0
+"""Seconds that Flower keeps an order beyond its deadline, so that replies in time are still there at the last poll."""
 STEP_BOUND_SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}
 """Relative slack for rounding in the bound on honest updates, by dtype; the same as the core's."""
 
 
-class ReplyGrid(Protocol):
-    """The methods of a grid that an exchange uses."""
-
-    def push_messages(self, messages: list[Message]) -> Any:
-        """Send messages and return their ids."""
-
-    def pull_reply(self, message_id: str, limit: int) -> Message | None:
-        """Return the reply to a message, or None. Raises `ReplyTooLarge`."""
-
-
 class Exchange:
-    """The nodes of a federation. `nodes[i]` is the node of client i; the server identifies it by its key alone."""
+    """The nodes of a federation. `nodes[i]` is the node of client i, or None; the server knows it by its key alone."""
 
     def __init__(
-        self, grid: ReplyGrid, nodes: list[int], journal: Path, say: Callable[[str], object] = lambda _: None
+        self, grid: ReplyGrid, nodes: Sequence[int | None], journal: Path, say: Callable[[str], object] = lambda _: None
     ) -> None:
         self._grid = grid
         self._nodes = nodes
@@ -88,51 +78,71 @@ class Exchange:
                 samples[client] = read_samples(questions[client], message)
             except MalformedMessage as error:
                 raise RunError(
-                    f"client {client} did not register: {error}: all clients must register before round 1"
+                    f"client {client} did not register: {error}: all clients must register before round 1; to start "
+                    "without it, delete its key in `nodes` and lower partition.clients"
                 ) from error
         return [samples[client] for client in sorted(samples)]
 
     def exchange_messages(
         self,
         contents: Mapping[int, RecordDict],
-        nodes: Mapping[int, int],
+        nodes: Mapping[int, int | None],
         limits: Mapping[int, int],
         sending: tuple[str, str, float],
     ) -> Iterator[tuple[int, Message | None, str]]:
-        """Send each content to its node and yield (place, reply, "") or (place, None, problem)."""
+        """Send each content to its node and yield (place, reply, "") or (place, None, problem).
+
+        Raises `RunError` if Flower's SuperLink does not answer or refuses this server.
+        """
+        try:
+            yield from self._exchange_messages(contents, nodes, limits, sending)
+        except httpx.HTTPError as error:
+            log = self._journal.with_name("superlink.log")
+            raise RunError(f"Flower's SuperLink stopped answering, {error}: {log} may say why") from error
+
+    def _exchange_messages(
+        self,
+        contents: Mapping[int, RecordDict],
+        nodes: Mapping[int, int | None],
+        limits: Mapping[int, int],
+        sending: tuple[str, str, float],
+    ) -> Iterator[tuple[int, Message | None, str]]:
         kind, group, until = sending
         seconds = max(1.0, until - time.monotonic())
         waiting: dict[str, int] = {}
+        self._grid.expect_replies(max(limits.values(), default=0))
         for place, content in contents.items():
-            message = Message(content, dst_node_id=nodes[place], message_type=kind, ttl=seconds, group_id=group)
+            node = nodes[place]
+            if node is None:
+                yield place, None, "its key is revoked or it has not joined"
+                continue
+            message = Message(content, dst_node_id=node, message_type=kind, ttl=seconds + GRACE_SECONDS, group_id=group)
             (number,) = self._grid.push_messages([message]) or (None,)
             if number:
                 waiting[number] = place
             else:
-                yield place, None, "Flower does not know the node"
+                yield place, None, "the node has not joined"
         while waiting:
+            last = time.monotonic() >= until
             for number, place in list(waiting.items()):
                 found, problem = self._pull_reply(number, nodes[place], limits[place])
                 if found is not None or problem:
                     del waiting[number]
                     yield place, found, problem
-            if waiting and time.monotonic() >= until:
+            if last:
                 break
             if waiting:
                 time.sleep(POLL_SECONDS)
-        for place in waiting.values():
+        for number, place in waiting.items():
+            self._grid.drop_reply(number)
             yield place, None, f"no reply within {seconds:.0f} s"
 
-    def _pull_reply(self, number: str, node: int, limit: int) -> tuple[Message | None, str]:
-        try:
-            found = self._grid.pull_reply(number, limit)
-        except ReplyTooLarge:
-            return None, f"a reply of more than {limit:,} bytes"
-        except (KeyError, ValueError, TypeError, IndexError, AttributeError, RecursionError) as error:
-            return None, f"something unreadable, {type(error).__name__}"
+    def _pull_reply(self, number: str, node: int | None, limit: int) -> tuple[Message | None, str]:
+        """Return (reply, ""), (None, problem), or (None, "") if the reply has not arrived yet."""
+        found, problem = read_reply(self._grid, number, limit)
         if found is not None and not found.has_error() and found.metadata.src_node_id != node:
             return None, "a reply of another node"
-        return found, ""
+        return found, problem
 
     def record_problem(self, number: int, client: int, problem: str) -> None:
         """Report that a reply does not count and write the reason to the journal."""

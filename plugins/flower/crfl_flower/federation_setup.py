@@ -31,16 +31,30 @@ FIRST_TRY: Mapping[str, Any] = {
 """Default experiment of `crfl federation init`: the embedded digits, certified against 1 of 4 clients."""
 
 
+PUBLIC_SEEDS = ("data", "initial", "batches")
+"""Seeds of what clients see anyway: their samples, the model of round 1, and the order of their batches."""
+
+
 def write_federation(folder: Path, config: Path | None, address: str, overrides: Sequence[str]) -> list[Path]:
     """Write the files of the server and of every node into a new folder; return the node files.
 
-    Each client of the experiment becomes a node, with its share of the samples in its folder.
+    Each client of the experiment becomes a node, with its share of the samples in its folder. Only the owner of the
+    files can read them. The server gets a seed that cannot be guessed, unless `overrides` set one.
     """
-    from crfl_flower.keys import write_authority, write_node_key
+    from crfl_flower.keys import private_files
 
     if folder.exists() and any(folder.iterdir()):
         raise StoreError(f"{folder}: is not empty: name a folder that is not there yet")
     loaded = load_config(FIRST_TRY if config is None else config, overrides=overrides)
+    secret_seed = not any(override.partition("=")[0].strip() == "seed" for override in overrides)
+    with private_files():
+        return write_files(folder, loaded, address, secret_seed=secret_seed)
+
+
+def write_files(folder: Path, loaded: LoadedConfig, address: str, *, secret_seed: bool) -> list[Path]:
+    """Write keys, certificates, samples and settings; return the node files."""
+    from crfl_flower.keys import write_authority, write_node_key
+
     data, shares = partition_data(loaded)
     server = folder / "server"
     width = len(str(len(shares) - 1))
@@ -56,10 +70,11 @@ def write_federation(folder: Path, config: Path | None, address: str, overrides:
         text = {"server": address, "dataset": node_dataset(data)}
         (node / "node.toml").write_text(tomli_w.dumps(text), encoding="utf-8")
         files.append(node / "node.toml")
-    # The noise is drawn from the seed, so the default experiment gets a secret one; a given config keeps its own.
-    own = loaded.config if config is not None else loaded.config.model_copy(update={"seed": secrets.randbits(32)})
-    tree = server_config(own, server.absolute(), address, max(map(len, shares)))
-    (server / "config.toml").write_text(tree, encoding="utf-8")
+    tree = server_settings(loaded.config, server.absolute(), address, max(map(len, shares)))
+    if secret_seed:  # noise, participants and random rules are drawn from it: attackers must not know it
+        tree["seed"] = secrets.randbits(63)
+        tree["seeds"] = {name: seed for name, seed in tree["seeds"].items() if name in PUBLIC_SEEDS or seed == "secret"}
+    (server / "config.toml").write_text(tomli_w.dumps(tree), encoding="utf-8")
     return files
 
 
@@ -82,7 +97,7 @@ def node_dataset(data: Data) -> dict[str, Any]:
     return table | ({"domain": domain} if np.isfinite(domain).all() else {})
 
 
-def server_config(config: RunConfig, folder: Path, address: str, most: int) -> str:
+def server_settings(config: RunConfig, folder: Path, address: str, most: int) -> dict[str, Any]:
     """Return the server's config: remote clients, the Flower engine, a stated threat and no simulated attack."""
     tree = tomllib.loads(dump_config(config, without={"attack", "engine"}))
     clients = len(list((folder / "nodes").glob("*.pub")))
@@ -92,11 +107,5 @@ def server_config(config: RunConfig, folder: Path, address: str, most: int) -> s
     tree["partition"] = {"type": "remote", "clients": clients, "max_samples": most}
     tree["seeds"] = {"batches": secrets.randbits(32)} | seeds
     tree["threat"] = {"clients": 1, "rounds": "every", "poison": "update"} | tree.get("threat", {})
-    replies = max(1, clients - int(count_attackers(tree["threat"]["clients"])))
-    tree["engine"] = {"type": "flower", "folder": str(folder), "address": listening, "min_replies": replies}
-    return tomli_w.dumps(tree)
-
-
-def count_attackers(clients: int | Sequence[int]) -> int:
-    """Return the number of clients in a threat."""
-    return clients if isinstance(clients, int) else len(clients)
+    tree["engine"] = {"type": "flower", "folder": str(folder), "address": listening}
+    return tree

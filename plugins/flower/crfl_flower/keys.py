@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from crfl_core.errors import StoreError
 VALIDITY = timedelta(days=365)
 LOOPBACK = ("localhost", "127.0.0.1")
 """Names under which the server connects to its own child processes."""
+CLIENT_SUFFIXES = (".pub", ".revoked")
+"""Endings of the files of clients: with a key that counts, and with one that counts no longer."""
 
 
 def write_authority(folder: Path, hosts: Sequence[str]) -> None:
@@ -80,17 +84,48 @@ def write_secret(path: Path, content: bytes) -> None:
         stream.write(content)
 
 
-def read_client_keys(folder: Path) -> list[bytes]:
-    """Return the public keys of all clients as PEM: the files `nodes/*.pub`, sorted by name, client 0 first."""
-    files = sorted((folder / "nodes").glob("*.pub"))
-    if not files:
+def check_secret_file(path: Path) -> None:
+    """Raise `StoreError` if a file that holds a secret is missing, or if other users may read it."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    if os.name == "posix" and mode & 0o077:
+        raise StoreError(f"{path}: holds a secret, and its mode {mode:o} lets other users read it: chmod 600 {path}")
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Let only their owner read the files that are written in the block."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def read_client_keys(folder: Path) -> list[bytes | None]:
+    """Return the public keys of all clients as PEM, client 0 first: the files of `nodes`, sorted by name.
+
+    A client whose file ends in `.revoked` instead of `.pub` keeps its place, and has None instead of a key.
+    """
+    files = sorted((file for file in (folder / "nodes").glob("*") if file.suffix in CLIENT_SUFFIXES), key=client_name)
+    if not any(file.suffix == ".pub" for file in files):
         raise StoreError(f"{folder / 'nodes'}: no node has a key there: copy the .pub file of every node into it")
-    keys = [read_public_key(file) for file in files]
-    for place, key in enumerate(keys):
-        if key in keys[:place]:
-            twin = files[keys.index(key)].name
-            raise StoreError(f"{files[place]}: is also the key of {twin}: every node needs its own")
+    keys: list[bytes | None] = []
+    for place, file in enumerate(files):
+        key = read_public_key(file) if file.suffix == ".pub" else None
+        if place and client_name(file) == client_name(files[place - 1]):
+            raise StoreError(f"{file}: {files[place - 1].name} is there, too: keep one of the two")
+        if key is not None and key in keys:
+            raise StoreError(f"{file}: is also the key of {files[keys.index(key)].name}: every node needs its own")
+        keys.append(key)
     return keys
+
+
+def client_name(file: Path) -> str:
+    """Return the name of a client's file without its ending, by which clients are sorted."""
+    return file.stem
 
 
 def read_public_key(file: Path) -> bytes:

@@ -99,6 +99,20 @@ def read_log_tail(log: Path, lines: int = 4) -> str:
     return f"{' / '.join(told)} (all of it in {log})"
 
 
+def check_port(host: str, port: int) -> None:
+    """Raise `RunError` if another process listens at a port of this machine, or the host is not this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host.strip("[]"), port))
+        except OSError as error:
+            raise RunError(
+                f"engine.address: {host}:{port}: {(error.strerror or str(error)).lower()}: stop the other server, or "
+                "choose another address"
+            ) from error
+
+
 def find_free_port() -> int:
     """Return a port of this machine that is not in use."""
     with socket.socket() as tried:

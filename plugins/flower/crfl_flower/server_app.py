@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid
@@ -18,9 +19,9 @@ from crfl_core.config import RunConfig, load_config
 from crfl_core.errors import ConfigError, RunError, StoreError
 from crfl_core.plugin_api.tracker import Tracker
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_flower.bounded_grid import BoundedGrid, bound_grid
+from crfl_flower.bounded_grid import POLL_SECONDS, BoundedGrid, bound_grid
 from crfl_flower.engine import Flower
-from crfl_flower.exchange import CURRENT_EXCHANGE, POLL_SECONDS, Exchange
+from crfl_flower.exchange import CURRENT_EXCHANGE, Exchange
 from crfl_flower.keys import read_client_keys
 from crfl_flower.messages import RegistrationRequest
 
@@ -32,13 +33,17 @@ PARTITION = "remote"
 
 @dataclass
 class FederatedRun:
-    """One run of a federation: its config, its run directory, its trackers."""
+    """One run of a federation: its config, its run directory, its trackers.
+
+    `nodes` are the nodes of the clients that were registered with Flower, if this process registered them.
+    """
 
     config: Path
     out: Path | None = None
     overrides: Sequence[str] = ()
     trackers: Sequence[Tracker] = ()
     say: Callable[[str], object] = lambda _: None
+    nodes: list[int | None] | None = None
     result: RunResult | None = field(default=None, init=False)
 
     def build_app(self) -> ServerApp:
@@ -63,32 +68,56 @@ class FederatedRun:
         """Register the nodes unless the resumed run has done so, then play all rounds and certify."""
         config, engine = load_settings(self.config, self.overrides)
         path = self.run_path(config)
-        nodes = self._wait_for_nodes(grid, engine)
-        exchange = Exchange(grid, nodes, engine.folder / JOURNAL, self.say)
-        samples = read_registered_samples(path) or self._register(exchange, config, engine)
-        token = CURRENT_EXCHANGE.set(exchange)
+        samples = read_registered_samples(path)
         try:
-            frozen = f"partition.samples={list(samples)}"
-            overrides = [*self.overrides, frozen]
-            return run(self.config, overrides=overrides, out=path, trackers=self.trackers)
-        finally:
-            CURRENT_EXCHANGE.reset(token)
+            nodes = self._wait_for_nodes(grid, engine, required=samples is None)
+            exchange = Exchange(grid, nodes, engine.folder / JOURNAL, self.say)
+            samples = samples or self._register(exchange, config, engine)
+            token = CURRENT_EXCHANGE.set(exchange)
+            try:
+                overrides = [*self.overrides, f"partition.samples={list(samples)}"]
+                return run(self.config, overrides=overrides, out=path, trackers=self.trackers)
+            finally:
+                CURRENT_EXCHANGE.reset(token)
+        except httpx.HTTPError as error:
+            log = engine.folder / "superlink.log"
+            raise RunError(f"Flower's SuperLink stopped answering, {error}: {log} may say why") from error
+        except BaseException as error:
+            notes = getattr(error, "__notes__", [])
+            notes[:] = [self._advice(path) if note.startswith("resume with") else note for note in notes]
+            raise
 
-    def _wait_for_nodes(self, grid: BoundedGrid, engine: Flower) -> list[int]:
-        """Wait until the node of every client has joined; return the node ids, client 0 first."""
+    def _advice(self, path: Path) -> str:
+        """Return how to resume a run that ended early."""
+        return f"resume with `crfl federation serve {self.config} --out {path}`"
+
+    def _wait_for_nodes(self, grid: BoundedGrid, engine: Flower, *, required: bool) -> list[int | None]:
+        """Wait until the node of every client has joined; return the nodes, client 0 first.
+
+        Raises `RunError` if some have not joined in time and all are `required`, as before round 1. A run that resumes
+        continues without them.
+        """
         keys = read_client_keys(engine.folder)
+        revoked = [str(client) for client, key in enumerate(keys) if key is None]
+        if required and revoked:
+            raise RunError(
+                f"the keys of clients {', '.join(revoked)} are revoked: before round 1, delete their files in "
+                f"{engine.folder / 'nodes'} and lower partition.clients"
+            )
         until = time.monotonic() + engine.wait
         while True:
             there = {node.public_key: node.node_id for node in grid.get_nodes()}
-            if all(key in there for key in keys):
-                return [there[key] for key in keys]
+            absent = [str(client) for client, key in enumerate(keys) if key is not None and key not in there]
+            if not absent:
+                break
             if time.monotonic() > until:
-                absent = [str(client) for client, key in enumerate(keys) if key not in there]
-                raise RunError(
-                    f"the nodes of clients {', '.join(absent)} have not joined within {engine.wait:g} s: start them "
-                    "with `crfl join`, or raise engine.wait"
-                )
+                missing = f"the nodes of clients {', '.join(absent)} have not joined within {engine.wait:g} s"
+                if required:
+                    raise RunError(f"{missing}: start them with `crfl federation join`, or raise engine.wait")
+                self.say(f"{missing}: continuing without them; they count as zero updates until they join")
+                break
             time.sleep(POLL_SECONDS)
+        return self.nodes or [None if key is None else there.get(key) for key in keys]
 
     def _register(self, exchange: Exchange, config: RunConfig, engine: Flower) -> list[int]:
         """Ask every node for its number of samples, once."""
@@ -117,7 +146,11 @@ def load_settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flow
     keys = read_client_keys(engine.folder)
     clients = getattr(config.partition, "clients", 0)
     if len(keys) != clients:
-        raise ConfigError(f"{path}: is {clients}, and {len(keys)} nodes have a key", key="partition.clients")
+        raise ConfigError(
+            f"{path}: is {clients}, and {len(keys)} nodes have a key: to revoke one, rename its file to *.revoked, "
+            "which keeps its place",
+            key="partition.clients",
+        )
     return config, engine
 
 

@@ -6,10 +6,13 @@ and noise; the run directory receives ledger and certificates.
 
 from __future__ import annotations
 
+import io
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +21,23 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
+from flwr.supercore import log
+from flwr.superlink.grid import HttpGrid
 from safetensors.torch import save_file
 from torch import Tensor
 
 from crfl_core import RunResult, run
 from crfl_core.errors import RunError
 from crfl_core.records.round import TrainingTask
+from crfl_flower.bounded_grid import bound_grid
 from crfl_flower.exchange import check_update_bound
-from crfl_flower.messages import MalformedMessage
+from crfl_flower.messages import OVERHEAD_BYTES, MalformedMessage
 from crfl_flower.strategy_bridge import CURRENT_BRIDGE, LayoutTracker, StrategyBridge
 
 HEADER_BYTES = 4096
 """Bytes that an array in NumPy's format may have in addition to its numbers."""
+HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""Readers of the header of NumPy's format, by version."""
 
 
 class CrflStrategy(FedAvg):
@@ -79,6 +87,9 @@ class CrflStrategy(FedAvg):
             self._take_next()
             left = num_rounds if self._task is None else num_rounds - self._task.number + 1
             self._check_start(initial_arrays)
+            if isinstance(grid, HttpGrid):  # Flower's ends the app at a reply that it cannot read
+                numbers = sum(map(math.prod, self._names.values()))
+                grid = bound_grid(grid, 8 * numbers + HEADER_BYTES * len(self._names) + OVERHEAD_BYTES)
             found = super().start(grid, initial_arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
         finally:
             if self.result is None:
@@ -122,6 +133,14 @@ class CrflStrategy(FedAvg):
         self._take_next()
         model = self._final_model() if self._task is None else self._task.starts[0, 0]
         return self._arrays_from_model(model), MetricRecord({"counted": counted, "zero": len(updates) - counted})
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Aggregate the metrics of the evaluation on clients; None if a reply does not fit the others."""
+        try:
+            return super().aggregate_evaluate(server_round, replies)
+        except Exception as error:  # a hostile reply may raise anything, and no certificate uses these metrics
+            log(WARNING, "round %s: no metrics of the clients, %s: %s", server_round, type(error).__name__, error)
+            return None
 
     def _play(self, initial_arrays: ArrayRecord, num_rounds: int) -> None:
         """Run the core's rounds, in a thread of their own."""
@@ -209,7 +228,7 @@ class CrflStrategy(FedAvg):
             if not bool(torch.isfinite(update).all()):
                 return None
             check_update_bound(update[None], start[None], task.clients.take(slice(place, place + 1)))
-        except (MalformedMessage, KeyError, ValueError, TypeError, EOFError):
+        except Exception:  # a hostile reply may raise anything, here and inside Flower
             return None
         return update
 
@@ -228,11 +247,19 @@ class CrflStrategy(FedAvg):
 
 
 def read_numbers(array: Array, shape: tuple[int, ...]) -> Tensor:
-    """Return the numbers of an array of this shape, flat. Raises `MalformedMessage` before reading too many bytes."""
-    count = int(np.prod(shape))
+    """Return the numbers of an array of this shape, flat. Raises `MalformedMessage` before reading too many bytes.
+
+    The header of NumPy's format is compared with what was asked for, so it allocates nothing by itself.
+    """
+    count = math.prod(shape)
     if tuple(array.shape) != shape or len(array.data) > 8 * count + HEADER_BYTES:
         raise MalformedMessage(f"an array of shape {tuple(array.shape)[:8]} and {len(array.data)} bytes")
-    found = array.numpy()
-    if found.shape != shape or found.dtype.kind != "f":
-        raise MalformedMessage(f"{found.dtype} of shape {found.shape}")
-    return torch.from_numpy(found.astype(np.float64)).flatten()
+    stream = io.BytesIO(array.data)
+    read_header = HEADER_READERS.get(np.lib.format.read_magic(stream))
+    if read_header is None:
+        raise MalformedMessage("an array that is not in NumPy's format")
+    found, by_columns, dtype = read_header(stream)
+    if tuple(found) != shape or dtype.kind != "f":
+        raise MalformedMessage(f"{dtype} of shape {found}")
+    values = np.frombuffer(array.data, dtype, count, stream.tell())
+    return torch.from_numpy(values.reshape(shape, order="F" if by_columns else "C").astype(np.float64)).flatten()

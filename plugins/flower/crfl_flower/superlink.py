@@ -1,79 +1,78 @@
-"""Flower's SuperLink as `crfl serve` starts it, behind a gate that lets in only what a federation needs.
+"""Flower's SuperLink as `crfl federation serve` starts it: in memory, and behind a gate.
 
-Flower has one port for nodes, for people who start runs, and for apps. Nodes may be on other machines; the others are
-on this one. So requests from other machines reach only the nodes' part, and the size of every request is limited,
-because a request is held in memory before Flower looks at it.
+The SuperLink keeps its state in memory: a server that starts again registers the keys that are in its folder, and no
+others. Its log cannot grow beyond `LOG_BYTES`, and no address may hold more than a few connections.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-LIMIT_VARIABLE = "CRFL_FLOWER_REQUEST_BYTES"
-"""Environment variable: the size limit of a request, in bytes."""
-GATE_VARIABLE = "CRFL_FLOWER_GATE"
-"""Environment variable: a file whose presence lets nodes in; it appears when their keys are registered."""
-NODE_PATHS = "/v1/fleet/"
-LOOPBACK_ADDRESSES = ("127.0.0.1", "::1")
+from crfl_flower.reply_limits import limit_replies
+from crfl_flower.request_gate import Limits, RegisteredKeys, RequestGate
 
-
-class RequestGate:
-    """ASGI application in front of another one that refuses requests by origin, path and size."""
-
-    def __init__(self, app: App, limit: int, gate: Path) -> None:
-        self._app = app
-        self._limit = limit
-        self._gate = gate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        host = (scope.get("client") or ("",))[0]
-        for_nodes = scope["path"].startswith(NODE_PATHS)
-        if host not in LOOPBACK_ADDRESSES and not for_nodes:
-            await refuse_request(send, 403)
-        elif for_nodes and not self._gate.exists():
-            await refuse_request(send, 503)
-        elif content_length(scope) > self._limit:
-            await refuse_request(send, 413)
-        else:
-            await self._app(scope, limit_body(receive, self._limit), send)
+KEYS_VARIABLE = "CRFL_FLOWER_KEYS"
+"""Environment variable: the folder with the public keys of nodes."""
+SECRET_VARIABLE = "CRFL_FLOWER_SECRET"
+"""Environment variable: the file with the secret that the server shares with its SuperLink."""
+CONNECTIONS_VARIABLE = "CRFL_FLOWER_CONNECTIONS"
+"""Environment variable: the number of connections that one address may hold."""
+FIRST_REQUEST_SECONDS = 20.0
+"""Seconds until a new connection must have sent the head of a request."""
+LOG_BYTES = 64 * 2**20
+"""Size at which the system refuses to let the SuperLink extend a file: its log is the only one that it writes."""
 
 
-def content_length(scope: Scope) -> int:
-    """Return the content length that a request declares, or 0."""
-    found = [value for name, value in scope["headers"] if name == b"content-length"]
-    return int(found[0]) if found and found[0].isdigit() else 0
+class BoundedProtocol(H11Protocol):
+    """HTTP/1.1 with bounded heads, few connections per address, and an end to silent connections."""
+
+    connections_of: ClassVar[Counter[str]] = Counter()
+    connections_allowed: ClassVar[int] = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection, or close it if its address holds too many."""
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else ""
+        self._first_request = self.loop.call_later(FIRST_REQUEST_SECONDS, self._end_if_silent)
+        self.connections_of[self._address] += 1
+        if self.connections_of[self._address] > self.connections_allowed:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._first_request.cancel()
+        self.connections_of[self._address] -= 1
+        if not self.connections_of[self._address]:
+            del self.connections_of[self._address]
+        super().connection_lost(exc)
+
+    def _end_if_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.abort()
 
 
-def limit_body(receive: Receive, limit: int) -> Receive:
-    """Return a receiver that disconnects when a body without declared length exceeds the limit."""
-    left = limit
-
-    async def received() -> MutableMapping[str, Any]:
-        nonlocal left
-        event = await receive()
-        left -= len(event.get("body", b""))
-        return event if left >= 0 else {"type": "http.disconnect"}
-
-    return received
+def run_bounded(**options: Any) -> None:
+    """Run the HTTP server as Flower asks for it, without an access log and with bounded connections."""
+    uvicorn.run(**options | {"http": BoundedProtocol, "ws": "none", "access_log": False, "server_header": False})
 
 
-async def refuse_request(send: Send, status: int) -> None:
-    """Refuse a request without reading it."""
-    await send({"type": "http.response.start", "status": status, "headers": [(b"connection", b"close")]})
-    await send({"type": "http.response.body", "body": b""})
+def limit_file_size(most: int) -> None:
+    """Let no file of this process grow beyond a size. Logging ignores that it cannot write."""
+    try:
+        import resource
+    except ImportError:  # not a POSIX system
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
 
 
 def main() -> None:
@@ -81,13 +80,20 @@ def main() -> None:
     from flwr.supercore.app_utils import start_parent_process_monitor
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
+    from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
+    limit_file_size(LOG_BYTES)
     start_parent_process_monitor(int(sys.argv.pop(1)))
+    limits = Limits()
+    keys = RegisteredKeys(Path(os.environ[KEYS_VARIABLE]))
+    secret = Path(os.environ[SECRET_VARIABLE]).read_bytes().hex()
     inner = extensions.get_middleware
-    limit = int(os.environ[LIMIT_VARIABLE])
-    gate = Path(os.environ[GATE_VARIABLE])
-    extensions.get_middleware = lambda: (Middleware(RequestGate, limit=limit, gate=gate), *inner())
+    gate = Middleware(RequestGate, keys=keys, secret=secret, limits=limits)
+    extensions.get_middleware = lambda: (gate, *inner())
+    vars(fleet_handlers)["push_messages"] = limit_replies(fleet_handlers.push_messages, limits)
+    BoundedProtocol.connections_allowed = int(os.environ[CONNECTIONS_VARIABLE])
+    vars(sys.modules[flower_superlink.__module__])["uvicorn"] = SimpleNamespace(run=run_bounded)
     flower_superlink()
 
 

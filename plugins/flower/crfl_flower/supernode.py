@@ -1,9 +1,16 @@
-"""Flower's SuperNode as `crfl join` starts it: it ends with its parent and polls for messages more often."""
+"""Flower's SuperNode as `crfl federation join` starts it: it polls more often, and ends when it cannot go on.
+
+Flower's SuperNode stays alive without asking for messages once an unexpected answer of the server has ended its loop or
+its heartbeat. This one ends, and `crfl federation join` starts another one.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
+import traceback
 
 MAX_PAUSE_SECONDS = 0.5
 """Seconds between two polls for messages; Flower waits three seconds, in every round."""
@@ -25,7 +32,19 @@ def main() -> None:
 
     start_parent_process_monitor(int(sys.argv.pop(1)))
     vars(start_client_internal)["time"] = ShortPauses()
-    flower_supernode()
+    threading.excepthook = end_process
+    try:
+        flower_supernode()
+    except Exception:
+        traceback.print_exc()
+    os._exit(1)  # the thread of Flower's local server would keep the process alive
+
+
+def end_process(failure: threading.ExceptHookArgs) -> None:
+    """End the process because a thread failed, such as the one that sends heartbeats."""
+    traceback.print_exception(failure.exc_value)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 if __name__ == "__main__":

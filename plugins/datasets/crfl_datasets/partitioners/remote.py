@@ -22,7 +22,8 @@ class Remote(Partitioner):
 
     clients: int = Field(4, ge=1, description="how many clients there are")
     samples: tuple[Count, ...] | None = Field(
-        None, description="the number of samples of each client; unset: what nodes register with `crfl serve`"
+        None,
+        description="the number of samples of each client; unset: what nodes register with `crfl federation serve`",
     )
     max_samples: int = Field(
         100_000, ge=1, description="no client counts for more samples than this, nor trains on more: the first ones"
@@ -34,7 +35,9 @@ class Remote(Partitioner):
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:  # noqa: ARG002
         """Return rows for the client of this process, and numbers of samples for the others."""
         if self.samples is None:
-            raise OptionError("samples", "is missing: start with `crfl serve`, where nodes register theirs, or set it")
+            raise OptionError(
+                "samples", "is missing: start with `crfl federation serve`, where nodes register theirs, or set it"
+            )
         if len(self.samples) != self.clients:
             raise OptionError("samples", f"found {len(self.samples)} numbers for {self.clients} clients")
         if self.client is not None and self.client >= self.clients:

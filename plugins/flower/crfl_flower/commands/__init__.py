@@ -1,1 +1,1 @@
-"""Commands for federations: `crfl federation`, `crfl serve` and `crfl join`."""
+"""Commands for federations: `crfl federation init`, `serve` and `join`."""

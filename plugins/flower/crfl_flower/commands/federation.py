@@ -1,4 +1,4 @@
-"""`crfl federation`: write everything that a federation needs before it starts."""
+"""`crfl federation`: prepare a federation, run its server, and join it as a node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from crfl_core.cli.arguments import ConfigArgument, SetOption
+from crfl_flower.commands.join import join
+from crfl_flower.commands.serve import serve
 
 federation = typer.Typer(no_args_is_help=True, help="Run a federation whose clients are separate machines.")
 
@@ -17,7 +19,7 @@ Address = Annotated[str, typer.Option(help="host:port where nodes will find the 
 
 @federation.callback()
 def about() -> None:
-    """Set up a federation whose clients are separate nodes."""
+    """Train with clients that are separate nodes: prepare, serve, join."""
 
 
 @federation.command()
@@ -35,6 +37,10 @@ def init(
 
     files = write_federation(folder, config, address, overrides or ())
     typer.echo(f"{len(files)} nodes. Start the server, then every node, each where it belongs:")
-    typer.echo(f"  crfl serve {folder / 'server' / 'config.toml'}")
+    typer.echo(f"  crfl federation serve {folder / 'server' / 'config.toml'}")
     for file in files:
-        typer.echo(f"  crfl join {file}")
+        typer.echo(f"  crfl federation join {file}")
+
+
+federation.command()(serve)
+federation.command()(join)

@@ -1,4 +1,4 @@
-"""`crfl join`: run a node of a real federation."""
+"""`crfl federation join`: run a node of a real federation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`crfl serve`: run the server of a real federation."""
+"""`crfl federation serve`: run the server of a real federation."""
 
 from __future__ import annotations
 
