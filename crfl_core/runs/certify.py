@@ -22,7 +22,8 @@ from crfl_core.runs.resource_needs import check_questions
 from crfl_core.runs.results import Results, RunResult, certify_all
 from crfl_core.runs.run import locate_errors
 from crfl_core.runs.run_directory import RunDirectory
-from crfl_core.runs.stored_votes import Voter, has_votes
+from crfl_core.runs.stored_votes import has_votes
+from crfl_core.runs.voter import Voter
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.session import Session
 from crfl_core.training.threats import check_threat

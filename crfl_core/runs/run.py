@@ -29,8 +29,9 @@ from crfl_core.runs.resource_needs import size_check
 from crfl_core.runs.results import RunResult, certify_all, load, prefer_recorded, reading
 from crfl_core.runs.run_directory import CONFIG, FITTED_MAPS, LEDGER, RunDirectory
 from crfl_core.runs.stored_models import read_fitted_maps, read_parameters, write_fitted_maps
-from crfl_core.runs.stored_votes import Voter, draw_vote_seed
+from crfl_core.runs.stored_votes import draw_vote_seed
 from crfl_core.runs.training_loop import train_rounds
+from crfl_core.runs.voter import Voter
 from crfl_core.training.clean_twin import check_twin
 from crfl_core.training.evaluation import backdoor_score, score
 from crfl_core.training.federation import Federation, build
