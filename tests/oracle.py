@@ -36,6 +36,7 @@ from crfl_core.extend import (
     hookimpl,
 )
 from crfl_core.records.ledger import ClientColumns
+from crfl_core.runs.recorded_directory import table_digest
 from crfl_core.training import rounds
 from crfl_core.training.aggregation_chain import States
 from crfl_core.training.federation import Federation, build
@@ -295,7 +296,7 @@ OTHER_ENGINE = ["audit.json", *OTHER_CONFIG[:1], "ledger.json", *OTHER_CONFIG[1:
 def contents(path: Path) -> dict[str, bytes]:
     """Every file below a run directory by its relative name, except the lock and the record of versions.
 
-    A manifest is taken without the line about the record of versions, and a status without the manifest's digest.
+    A manifest is taken without the line about the record of versions, and a status without digests.
     """
     files = {str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if file.is_file()}
     found = {name: file.read_bytes() for name, file in files.items() if name not in (".lock", "environment.json")}
@@ -306,7 +307,7 @@ def contents(path: Path) -> dict[str, bytes]:
             found[name] = json.dumps(manifest | {"run": None}).encode()
         elif name.endswith("status.json"):
             with contextlib.suppress(ValueError):
-                found[name] = json.dumps(json.loads(found[name]) | {"manifest": None}).encode()
+                found[name] = json.dumps(json.loads(found[name]) | {"manifest": None, "sha256": None}).encode()
     return found
 
 
@@ -319,5 +320,10 @@ def sealed(path: Path, *, keep_manifest: bool = False) -> Path:
         (path / "manifest.json").write_text(json.dumps(manifest))
     status = {"format": 1, "state": "finished"}
     status["manifest"] = sha256((path / "manifest.json").read_bytes()).hexdigest()
-    (path / "status.json").write_text(json.dumps(status))
+    write_status(path, status)
     return path
+
+
+def write_status(path: Path, status: Mapping[str, Any]) -> None:
+    """Write the status of a run with a digest that fits."""
+    (path / "status.json").write_text(json.dumps({**status, "sha256": table_digest(status)}))

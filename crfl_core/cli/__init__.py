@@ -13,6 +13,7 @@ from types import FrameType
 from typing import NoReturn, TextIO
 
 from crfl_core.errors import CrflError, CrflWarning, PluginError
+from crfl_core.printable_text import printable
 
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
@@ -84,12 +85,19 @@ def debug_hint(error: BaseException) -> Iterator[str]:
         yield "CRFL_DEBUG=1 shows the traceback"
 
 
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Write a text to stdout, or to stderr, with every control character escaped."""
+    import typer
+
+    typer.echo(printable(str(text)), err=err, nl=nl)
+
+
 def passing(text: str) -> None:
     """Write a line to the terminal that the next line replaces; nothing where there is no terminal."""
     with contextlib.suppress(OSError, ValueError):  # the terminal went away, or stderr is closed
         if sys.stderr.isatty():
             width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r{text[:width]:<{width}}\r")
+            sys.stderr.write(f"\r{printable(text)[:width]:<{width}}\r")
             sys.stderr.flush()
 
 
@@ -97,7 +105,8 @@ def print_message(text: str) -> None:
     """Print a message to stderr, if it is still open."""
     passing("")
     half = LINE_LIMIT // 2
-    lines = (line if len(line) <= LINE_LIMIT else f"{line[:half]} ... {line[-half:]}" for line in text.splitlines())
+    shown = printable(text).splitlines()
+    lines = (line if len(line) <= LINE_LIMIT else f"{line[:half]} ... {line[-half:]}" for line in shown)
     with contextlib.suppress(OSError, ValueError):  # the terminal went away, or stderr is closed
         sys.stderr.write("\n".join(lines) + "\n")
         sys.stderr.flush()
@@ -114,6 +123,6 @@ def show_warning(
     """Print warnings of this package as one sentence, others as Python does."""
     stream = file or sys.stderr
     if issubclass(category, CrflWarning):
-        stream.write(f"warning: {message}\n")
+        stream.write(printable(f"warning: {message}\n"))
     else:
-        stream.write(warnings.formatwarning(message, category, filename, lineno, line))
+        stream.write(printable(warnings.formatwarning(message, category, filename, lineno, line)))

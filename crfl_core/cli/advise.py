@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from crfl_core.cli import echo
+
 
 class When(StrEnum):
     """When clients may attack."""
@@ -67,5 +69,5 @@ def advise(
     answers = Answers(attackers=attackers, clients=total, when=when.value, model=model.value, dataset=dataset)
     way = choose_certificate(answers)
     save_config(config_text(answers, way, out.stem), out)
-    typer.echo(f"{out}: {way.certificate}\n\nIt says of a certified prediction: {way.statement}.\nWhy: {way.reason}.")
-    typer.echo(f"\n  crfl run {out}\n  crfl show runs/{out.stem}")
+    echo(f"{out}: {way.certificate}\n\nIt says of a certified prediction: {way.statement}.\nWhy: {way.reason}.")
+    echo(f"\n  crfl run {out}\n  crfl show runs/{out.stem}")

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from crfl_core._version import __version__
+from crfl_core.cli import echo
 from crfl_core.cli.attack import attack
 from crfl_core.cli.certify import certify
 from crfl_core.cli.explain import explain
@@ -192,7 +193,7 @@ app = typer.Typer(
 def print_version(value: bool) -> None:
     """Print the version and stop."""
     if value:
-        typer.echo(f"crfl {__version__}")
+        echo(f"crfl {__version__}")
         raise typer.Exit
 
 
@@ -206,7 +207,7 @@ def main_options(
 ) -> None:
     """Certifiably robust federated learning: train, attack, aggregate and certify."""
     if context.invoked_subcommand is None:
-        typer.echo(WELCOME, nl=False)
+        echo(WELCOME, nl=False)
 
 
 for command in (run, show, certify, attack, predict, schema, explain):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.cli import arguments, output
+from crfl_core.cli import arguments, echo, output
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +56,7 @@ def attack(
             trackers=output.progress(quiet=json),
         )
     if json:
-        typer.echo(report.model_dump_json(indent=2))
+        echo(report.model_dump_json(indent=2))
     else:
         show_report(report)
     if report.flipped:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from crfl_core.cli import echo
 from crfl_core.cli.arguments import JsonOption
 from crfl_core.cli.download import fetch_files
 from crfl_core.errors import DataError, PluginError
@@ -52,10 +53,10 @@ def list_(json: JsonOption = False) -> None:
     if json:
         from pydantic_core import to_json
 
-        typer.echo(to_json(entries, indent=2).decode())
+        echo(to_json(entries, indent=2).decode())
         return
     for entry in entries:
-        typer.echo("\n".join(describe_dataset(entry)))
+        echo("\n".join(describe_dataset(entry)))
 
 
 @data.command()
@@ -67,7 +68,7 @@ def fetch(
 
     Mirrors are tried in turn, and an interrupted download resumes.
     """
-    fetch_dataset(name, to, report=typer.echo)
+    fetch_dataset(name, to, report=echo)
 
 
 @data.command()
@@ -84,10 +85,10 @@ def verify(
         from pydantic_core import to_json
 
         found = [{"dataset": dataset, "status": state.status, "path": state.path} for dataset, state in states]
-        typer.echo(to_json(found, indent=2).decode())
+        echo(to_json(found, indent=2).decode())
     else:
         for dataset, state in states:
-            typer.echo(f"{state.status:<8} {dataset}: {state.path or state.file.name}")
+            echo(f"{state.status:<8} {dataset}: {state.path or state.file.name}")
     if any(state.status == "wrong" for _, state in states):
         raise typer.Exit(EXIT_WRONG_FILE)
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-import typer
-
-from crfl_core.cli import arguments, output
+from crfl_core.cli import arguments, echo, output
 
 
 def explain(
@@ -42,11 +38,11 @@ def explain(
     if json:
         from pydantic_core import to_json
 
-        typer.echo(to_json([vars(line) for line in lines], indent=2).decode())
+        echo(to_json([vars(line) for line in lines], indent=2).decode())
     else:
         texts = [f"{line.key} = {line.text}" for line in lines]
         width = min(72, max(map(len, texts)))
         for text, line in zip(texts, lines, strict=True):
-            typer.echo(f"{text:<{width}}  # {line.origin}")
+            echo(f"{text:<{width}}  # {line.origin}")
     for sentence in missing_plugin_messages(loaded.config.used_plugins()):
-        sys.stderr.write(f"warning: {sentence}; its options are shown as they were written\n")
+        echo(f"warning: {sentence}; its options are shown as they were written", err=True)

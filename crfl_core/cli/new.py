@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from crfl_core.cli import echo
+
 Kind = Annotated[
     str,
     typer.Argument(
@@ -63,12 +65,12 @@ def new(
         folder = package.folder
     is_command = kind == "command"
     what, users = ("function", "people") if is_command else ("class", "configs")
-    typer.echo(f"{target}: the {kind} {name!r}, {what} {names.target} in {(folder / module).as_posix()}.py")
+    echo(f"{target}: the {kind} {name!r}, {what} {names.target} in {(folder / module).as_posix()}.py")
     for rival in names.rivals(registry):
-        typer.echo(f"note: {rival} declares {name!r}, too: {users} must write '{distribution}:{name}'")
+        echo(f"note: {rival} declares {name!r}, too: {users} must write '{distribution}:{name}'")
     if is_command and into is not None:
-        typer.echo(f"note: `crfl {name} --help` waits for all that {(folder / '__init__.py').as_posix()} imports")
-    typer.echo("\nInstall it, run its tests, try it:\n" if into is None else INSTALL_AGAIN)
+        echo(f"note: `crfl {name} --help` waits for all that {(folder / '__init__.py').as_posix()} imports")
+    echo("\nInstall it, run its tests, try it:\n" if into is None else INSTALL_AGAIN)
     example = "example.toml" if into is None else f"example-{name}.toml"
     trial = f"crfl {name} --help" if is_command else f"crfl run {example}"
-    typer.echo(f"  cd {target}\n  pip install --editable '.[test]'\n  pytest\n  {trial}")
+    echo(f"  cd {target}\n  pip install --editable '.[test]'\n  pytest\n  {trial}")

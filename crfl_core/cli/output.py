@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 import typer
 
-from crfl_core.cli import exit_status, passing, print_message
+from crfl_core.cli import echo, exit_status, passing, print_message
 from crfl_core.errors import PluginFailure, describe_exception
+from crfl_core.printable_text import PrintableOutput, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +98,7 @@ def progress(quiet: bool, title: str = "") -> list[Tracker]:
         plugin = Registry().load("tracker", "crfl:progress")
         tracker = plugin.model_validate({"title": title} if title else {}).with_name("progress")
     except PluginError as error:
-        sys.stderr.write(f"warning: no progress is shown: {error}\n")
+        sys.stderr.write(printable(f"warning: no progress is shown: {error}\n"))
         return []
     return [tracker]  # type: ignore[list-item]  # the registry checked the class
 
@@ -116,9 +117,9 @@ def show_run(result: RunResult, *, quiet: bool = False, full: bool = False, json
     from crfl_core.reporting.csv_files import audit_entries, metrics_json
 
     if json:
-        typer.echo(metrics_json(result.metrics))
+        echo(metrics_json(result.metrics))
     elif quiet:
-        typer.echo(str(result.path))
+        echo(str(result.path))
     else:
         show = tables.show_everything if full else summary.show_summary
         show(terminal(), result.path.name, result.metrics, audit_entries(result.audits), result.path)
@@ -149,7 +150,9 @@ def terminal() -> Console:
     from rich.console import Console
 
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-    return Console(highlight=False, color_system=colours, width=None if sys.stdout.isatty() else 110)
+    console = Console(highlight=False, color_system=colours, width=None if sys.stdout.isatty() else 110)
+    console.push_render_hook(PrintableOutput())
+    return console
 
 
 def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
@@ -169,7 +172,7 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
             curves=result.curves,
             refused=result.refused,
         )
-        typer.echo(metrics_json(answer))
+        echo(metrics_json(answer))
         return
     assumed = result.threat.model_dump(exclude_none=True, exclude={"rounds", "rounds_at_most"})
     threat = ", ".join(f"{key} = {value}" for key, value in assumed.items())

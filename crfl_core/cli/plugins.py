@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.cli import completion, output, passing
+from crfl_core.cli import completion, echo, output, passing
 from crfl_core.cli.arguments import JsonOption as Json
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def list_(context: typer.Context, kind: OnlyKind = None, json: Json = False) -> 
     if json:
         import json as codec
 
-        typer.echo(codec.dumps([asdict(plugin) for plugin in listing], indent=2))
+        echo(codec.dumps([asdict(plugin) for plugin in listing], indent=2))
         return
     console = output.terminal()
     if console.is_terminal:
@@ -108,7 +108,7 @@ def show_lines(listing: Sequence[PluginListing]) -> None:
         hooks = f" [hooks: {', '.join(plugin.hooks)}]" if plugin.hooks else ""
         fields = [field.ljust(width) for field, width in zip(row, widths, strict=True)]
         about = " ".join((plugin.reason or plugin.summary).split())
-        typer.echo("  ".join([*fields, about + hooks]))
+        echo("  ".join([*fields, about + hooks]))
 
 
 @plugins.command()
@@ -129,7 +129,7 @@ def show(name: Name, kind: Kind = None, json: Json = False) -> None:
     if json:
         import json as codec
 
-        typer.echo(codec.dumps(asdict(description), indent=2))
+        echo(codec.dumps(asdict(description), indent=2))
     else:
         show_description(description)
 
@@ -183,7 +183,7 @@ def check(
     if json:
         import json as codec
 
-        typer.echo(codec.dumps([asdict(result) for result in results], indent=2))
+        echo(codec.dumps([asdict(result) for result in results], indent=2))
     else:
         from rich import box
         from rich.table import Table

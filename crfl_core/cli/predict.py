@@ -8,7 +8,7 @@ from zipfile import BadZipFile
 
 import typer
 
-from crfl_core.cli import arguments, output
+from crfl_core.cli import arguments, echo, output
 
 Data = Annotated[Path, typer.Argument(help="npz file with the inputs in `x`, one per row.", show_default=False)]
 Out = Annotated[
@@ -30,6 +30,7 @@ def predict(
     Prints CSV or JSON, a row for every row of DATA.
     """
     from crfl_core.errors import DataError
+    from crfl_core.files.atomic_files import write_output_file
     from crfl_core.reporting.csv_files import prediction_csv, prediction_json
     from crfl_core.runs.predict import predict as predict_inputs
     from crfl_core.runs.results import load
@@ -42,12 +43,9 @@ def predict(
         raise DataError(f"{data}: {error}") from error
     text = (prediction_json if json else prediction_csv)(prediction.classes, prediction.certified)
     if out is None:
-        typer.echo(text.decode(), nl=False)
+        echo(text.decode(), nl=False)
         return
-    try:
-        out.write_bytes(text)
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written: {error.strerror}: choose another --out") from error
+    write_output_file(out, text)
 
 
 def read_inputs(path: Path):  # type: ignore[no-untyped-def]  # numpy is imported late

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from crfl_core.cli import echo
 from crfl_core.cli.arguments import RunArgument
 
 Out = Annotated[
@@ -21,7 +22,8 @@ def receipt(run: RunArgument, out: Out = None) -> None:
     They are those of config, data, model, ledger and certificates; the versions are recorded too.
     `crfl verify RUN --receipt FILE` tells whether a directory is the run of a receipt.
     """
-    from crfl_core.errors import DataError, StoreError
+    from crfl_core.errors import StoreError
+    from crfl_core.files.atomic_files import write_output_file
     from crfl_core.runs.run_directory import RunDirectory
     from crfl_core.runs.verification import build_receipt, check_run
 
@@ -30,8 +32,5 @@ def receipt(run: RunArgument, out: Out = None) -> None:
     if problems := check_run(directory).problems:
         raise StoreError(problems[0])
     target = out or Path(f"{run.resolve()}.receipt.json")
-    try:
-        target.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{target}: cannot be written: {error.strerror}: choose another --out") from error
-    typer.echo(str(target))
+    write_output_file(target, json.dumps(content, indent=2).encode() + b"\n")
+    echo(str(target))

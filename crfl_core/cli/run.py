@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.cli import arguments, completion, output, passing
+from crfl_core.cli import arguments, completion, echo, output, passing
 
 if TYPE_CHECKING:
     from crfl_core.cli.early_results import RunDisplay
@@ -139,10 +139,10 @@ def show_estimate(estimate: Estimate, path: Path, *, json: bool) -> None:
             "memory": estimate.memory,
             "disk": estimate.disk,
         }
-        typer.echo(to_json(numbers, indent=2))
+        echo(to_json(numbers, indent=2))
         return
     for name, text in estimate_lines(estimate, path):
-        typer.echo(f"{name:<15}{text}")
+        echo(f"{name:<15}{text}")
 
 
 def estimate_lines(estimate: Estimate, path: Path) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import typer
+from crfl_core.cli import echo
 
 
 def schema() -> None:
@@ -15,4 +15,4 @@ def schema() -> None:
     from crfl_core.config.json_schema import json_schema
     from crfl_core.plugin_loading.registry import Registry
 
-    typer.echo(json.dumps(json_schema(Registry()), indent=2))
+    echo(json.dumps(json_schema(Registry()), indent=2))

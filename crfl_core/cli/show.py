@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.cli import arguments, output
+from crfl_core.cli import arguments, echo, output
 
 
 def show(
@@ -35,7 +35,7 @@ def show(
         with output.redirect_plugin_output():
             effect = attack_effect(result, load(clean, trust=trust))
         if json:
-            typer.echo(effect.model_dump_json(indent=2))
+            echo(effect.model_dump_json(indent=2))
         else:
             output.show_effect(effect)
     else:

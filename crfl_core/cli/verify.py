@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crfl_core.cli import echo
 from crfl_core.cli.arguments import JsonOption, RunArgument, TrustOption
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def verify(
     if json:
         from pydantic_core import to_json
 
-        typer.echo(to_json(found | ({"receipt": remarks} if remarks else {}), indent=2).decode())
+        echo(to_json(found | ({"receipt": remarks} if remarks else {}), indent=2).decode())
     else:
         print_findings(found, remarks)
     if list_problems(found):
@@ -63,11 +64,11 @@ def print_findings(found: dict[str, Findings], receipt: list[str]) -> None:
     """Print findings as sentences: of the files, of the receipt, of the repeated run."""
     for name, findings in found.items():
         for remark in findings.remarks:
-            typer.echo(remark)
+            echo(remark)
         for problem in findings.problems:
-            typer.echo(f"error: {problem}", err=True)
+            echo(f"error: {problem}", err=True)
         if not findings.problems:
-            typer.echo(f"{findings.files} {SUCCESS[name]}")
+            echo(f"{findings.files} {SUCCESS[name]}")
         if name == "written":
             for remark in receipt:
-                typer.echo(remark)
+                echo(remark)

@@ -18,6 +18,7 @@ from crfl_core.config.error_messages import config_error
 from crfl_core.config.merging import KeyPath, Origins, Tree, add_default_lists, apply_override, leaves, merge
 from crfl_core.config.schema import RunConfig, Trust
 from crfl_core.errors import ConfigError, CrflWarning, one_line, suggest_names
+from crfl_core.files.bounded_reading import MOST_TEXT_BYTES, read_regular_file
 from crfl_core.plugin_loading.missing_plugins import LenientRegistry
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.table import DefaultTable
@@ -139,7 +140,7 @@ def find_base(path: Path, base: str, name: str) -> Path:
 def parse_file(path: Path, name: str) -> Tree:
     """Parse one TOML or YAML file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular_file(path, MOST_TEXT_BYTES).decode()
     except FileNotFoundError:
         raise ConfigError(f"{name}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -1,7 +1,8 @@
 """Atomic files and folders: new content appears under its name as a whole, or not at all.
 
-Files are written beside their place, synchronised and renamed. Folders are put together in a hidden scratch folder,
-which the next command removes if a kill leaves it behind. A lock tells whether its process is still alive.
+Files are written beside their place under an unpredictable name, synchronised and renamed, and so is the name. Folders
+are put together in a hidden scratch folder, which the next command removes if a kill leaves it behind. A lock tells
+whether its process is still alive. Nothing is written through a link.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
+import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TextIO
 
-from crfl_core.errors import StoreError
+from crfl_core.errors import DataError, StoreError
 
 LOCK = ".lock"
 """File in a folder that the process which writes there keeps locked."""
+
+TEMPORARY_NAME = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.tmp")
+"""What the names of files look like that are being written."""
 
 REMEDIES = {
     errno.ENOSPC: "free some space",
@@ -32,6 +39,7 @@ REMEDIES = {
     errno.EMFILE: "raise the limit of open files (`ulimit -n`)",
     errno.ENFILE: "close other programs",
     errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "remove the link",
 }
 """What helps against an error of the operating system."""
 
@@ -55,20 +63,109 @@ def explain_os_errors(what: str) -> Iterator[None]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file atomically: a reader finds the whole old or the whole new content."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """Write a file atomically: a reader finds the whole old or the whole new content.
+
+    When it returns, the content and its name are on disk. A link at `path` is replaced, not followed.
+    """
     with explain_os_errors(f"{path}: cannot be written"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            with suppress(OSError):  # half a file would take the space that a full disk does not have
-                temporary.unlink()
-            raise
+        create_folders(path.parent)
+        rename_into_place(path, content)
+
+
+def write_output_file(path: Path, content: bytes) -> None:
+    """Write a file where the user wants it, atomically unless it is a device or a pipe.
+
+    Raises `DataError` that asks for another --out.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            rename_into_place(path, content)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}: choose another --out") from error
+
+
+def rename_into_place(path: Path, content: bytes) -> None:
+    """Write a new file beside its place, synchronise it, rename it, and synchronise the folder."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with os.fdopen(open_new(temporary), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):  # half a file would take the space that a full disk does not have
+            temporary.unlink()
+        raise
+    synchronise_folder(path.parent)
+
+
+def open_new(path: Path) -> int:
+    """Create a file and open it for writing; return its descriptor. Whatever exists at `path`, also a link, fails."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open a regular file and return its descriptor. Links and other files fail; a FIFO does not block."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError("it is not a regular file: remove it")
+
+
+def create_folders(path: Path) -> None:
+    """Create a folder and those above it, as far as they do not exist; their names are on disk then."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        synchronise_folder(folder.parent)
+
+
+def synchronise_folder(path: Path) -> None:
+    """Write the names in a folder to disk: after a power cut, files keep the names that they have now.
+
+    Not every file system can. Everything is in its place all the same, so that this is no reason to stop.
+    """
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with suppress(OSError):
+            os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def rename_folder(path: Path, target: Path) -> None:
+    """Rename a folder; its new name is on disk when this returns."""
+    path.rename(target)
+    synchronise_folder(target.parent)
+    if path.parent != target.parent:
+        synchronise_folder(path.parent)
+
+
+def find_link(folder: Path, name: str) -> Path | None:
+    """Return the first link on the way from a folder to a file below it; None if there is none."""
+    place = folder
+    for part in Path(name).parts:
+        place = place / part
+        if place.is_symlink():
+            return place
+    return None
+
+
+def refuse_links(folder: Path, name: str) -> None:
+    """Raise `StoreError` if writing to `name` in a folder would lead out of it through a link."""
+    if (link := find_link(folder, name)) is not None:
+        raise StoreError(f"{link}: is a link, and nothing is written through links: replace it with what it points to")
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Remove what killed processes were writing in a folder. The caller knows that no other process writes there."""
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            if TEMPORARY_NAME.fullmatch(entry.name) and entry.is_file() and not entry.is_symlink():
+                entry.unlink()
 
 
 @contextmanager
@@ -97,7 +194,7 @@ def remove_abandoned_folders(parent: Path, prefix: str) -> None:
         for folder in found:
             with suppress(OSError):
                 folder.rmdir()  # a kill came before there was a lock
-            with suppress(OSError), (folder / LOCK).open("r+") as lock:
+            with suppress(OSError), os.fdopen(open_regular(folder / LOCK, os.O_RDWR), "r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove_folder(folder)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.plugin_api.certificate import CertificateResult, Direction, Guarantee, Level
+from crfl_core.plugin_api.certificate import CertificateResult, Direction, Guarantee, Level, Statement
 from crfl_core.records.inputs import is_local
 from crfl_core.records.ledger import Ledger, LedgerRecord
 
@@ -28,9 +28,9 @@ class Curve(LedgerRecord):
     """
 
     certificate: str
-    level: str
+    level: Level
     test_set: str
-    statement: str
+    statement: Statement
     directions: tuple[Direction, ...]
     clean_world: str
     label: str

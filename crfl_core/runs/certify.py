@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING, Literal
 from crfl_core.certification.certifier import Certifier, build_certifier, select_levels
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.errors import ConfigError, CrflError, PluginError, StoreError
-from crfl_core.files.atomic_files import explain_os_errors, scratch_folder
+from crfl_core.files.atomic_files import (
+    create_folders,
+    explain_os_errors,
+    refuse_links,
+    rename_folder,
+    scratch_folder,
+)
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.missing_plugins import missing_plugin_messages
 from crfl_core.runs.resource_needs import check_questions
 from crfl_core.runs.results import Results, RunResult, certify_all
 from crfl_core.runs.run import locate_errors
-from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.run_directory import UNSAVED_ANSWER, RunDirectory
 from crfl_core.runs.stored_votes import has_votes
 from crfl_core.runs.voter import Voter
 from crfl_core.training.federation import Federation, build
@@ -77,7 +83,8 @@ def certify(
     if not save.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise ConfigError(f"--save {save}: use letters, digits, '-', '_' and '.'")
     target = run.path / "what-if" / save
-    with explain_os_errors(f"{target}: cannot be written"), scratch_folder(run.path, ".what-if-") as folder:
+    refuse_links(run.path, f"what-if/{save}")
+    with explain_os_errors(f"{target}: cannot be written"), scratch_folder(run.path, UNSAVED_ANSWER) as folder:
         if target.exists():
             raise StoreError(f"{target}: exists: choose another name to save under")
         fresh = RunDirectory(folder / save)
@@ -85,8 +92,8 @@ def certify(
         fresh.write("config.toml", dump_config(config).encode())
         result.write(fresh)
         fresh.finish({"run": run.directory.status.get("manifest")})
-        target.parent.mkdir(exist_ok=True)
-        fresh.path.rename(target)  # there at once or not at all
+        create_folders(target.parent)
+        rename_folder(fresh.path, target)  # there at once or not at all
     return result
 
 

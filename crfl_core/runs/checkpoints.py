@@ -7,8 +7,8 @@ since the checkpoint before. What stands in `rounds.jsonl` behind the last check
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import StoreError
-from crfl_core.files.atomic_files import explain_os_errors
+from crfl_core.files.atomic_files import explain_os_errors, open_regular
 from crfl_core.records import ledger_validation as validation
 from crfl_core.records.ledger import ClientColumns, RoundRecord, RunFacts
 from crfl_core.runs.run_directory import CHECKPOINT, ENVIRONMENT, LEDGER, ROUNDS, Arrays, RunDirectory, parse_kept_round
@@ -76,7 +76,10 @@ class CheckpointWriter:
         lines = b"".join(record.model_dump_json().encode() + b"\n" for record in records)
         number = records[0].round
         path = self._directory.path / ROUNDS
-        with explain_os_errors(f"{path}: cannot be written"), path.open("ab") as file:
+        with (
+            explain_os_errors(f"{path}: cannot be written"),
+            os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND), "ab") as file,
+        ):
             file.write(lines)
         digests = self._directory.digests
         self._rounds_hash.update(lines)
@@ -125,9 +128,9 @@ def continue_rounds(directory: RunDirectory) -> Checkpoint | None:
     saved = read_checkpoint(directory)
     if saved is None:
         remove_checkpoint(directory)
-    for shard in directory.path.glob(f"{SHARD}*"):
-        if f"{CHECKPOINT}/{shard.name}" not in directory.digests:
-            shard.unlink()
+    for name in list_checkpoint_files(directory):
+        if name not in (SAVED, *directory.digests):
+            (directory.path / name).unlink()
     directory.write(ROUNDS, b"" if saved is None else rounds_until(directory, saved.round))
     return saved
 
@@ -164,8 +167,16 @@ def rounds_until(directory: RunDirectory, number: int) -> bytes:
 
 
 def remove_checkpoint(directory: RunDirectory) -> None:
-    """Remove the checkpoint: training is over, or begins anew."""
-    shutil.rmtree(directory.path / CHECKPOINT, ignore_errors=True)
+    """Remove the checkpoint: training is over, or begins anew. Files that the run did not write stay."""
+    with contextlib.suppress(OSError):
+        for name in list_checkpoint_files(directory):
+            (directory.path / name).unlink()
+        (directory.path / CHECKPOINT).rmdir()
+
+
+def list_checkpoint_files(directory: RunDirectory) -> list[str]:
+    """List the files of the checkpoint."""
+    return [name for name in directory.list_own_files() if name.startswith(f"{CHECKPOINT}/")]
 
 
 def progress_to_arrays(progress: Sequence[Progress], models: Sequence[Tensor] | None = None) -> dict[str, NDArray[Any]]:

@@ -11,36 +11,33 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from crfl_core._version import __version__
-from crfl_core.errors import CrflWarning, PluginError, StoreError
+from crfl_core.errors import CrflWarning, PluginError
 from crfl_core.plugin_loading.missing_plugins import Requirement, Used
 from crfl_core.runs.run_directory import ENVIRONMENT, RunDirectory
 
 if TYPE_CHECKING:
-    from crfl_core.config import LoadedConfig, RunConfig
+    from crfl_core.config import RunConfig
+    from crfl_core.config.merging import Origins
     from crfl_core.plugin_loading.registry import Registry
 
 
-def record_environment(directory: RunDirectory, loaded: LoadedConfig, registry: Registry, played: int) -> None:
-    """Write what plays the rounds after `played`; what played those before stays, and where the config was written."""
-    now = {"from_round": played + 1, **collect_versions(loaded.config, registry)}
-    before = read_environment(directory)
-    earlier = []
-    written = {".".join(path): origin for path, origin in loaded.origins.written.items()}
-    now["origins"] = before.pop("origins", written)
-    if played and before:
-        earlier = [one for one in (*before.pop("earlier", []), before) if one.get("from_round", 1) <= played]
-        for change in describe_changes(before, now):
-            told = f"{directory.path}: {change}; {ENVIRONMENT} says which versions played which rounds"
-            warnings.warn(told, CrflWarning, stacklevel=2)
-    directory.write_json(ENVIRONMENT, now | ({"earlier": earlier} if earlier else {}))
+def first_environment(config: RunConfig, registry: Registry, origins: Origins) -> dict[str, Any]:
+    """Return the environment of a new run: what plays its rounds, and where its config was written."""
+    written = {".".join(path): origin for path, origin in origins.written.items()}
+    return {"from_round": 1, **collect_versions(config, registry), "origins": written}
 
 
-def read_environment(directory: RunDirectory) -> dict[str, Any]:
-    """Read the recorded environment; empty if it cannot be read."""
-    try:
-        return directory.read_json(ENVIRONMENT)
-    except StoreError:
-        return {}
+def record_environment(directory: RunDirectory, config: RunConfig, registry: Registry, played: int) -> None:
+    """Record what plays the rounds after `played`; what played those before stays, with a warning if it differs."""
+    before = directory.read_sealed(ENVIRONMENT)
+    origins = before.pop("origins", {})
+    entries = [*before.pop("earlier", []), before]
+    earlier = [one for one in entries if one.get("from_round", 1) <= played]
+    now = {"from_round": played + 1, **collect_versions(config, registry), "origins": origins}
+    for change in describe_changes(before, now) if earlier else ():
+        told = f"{directory.path}: {change}; {ENVIRONMENT} says which versions played which rounds"
+        warnings.warn(told, CrflWarning, stacklevel=2)
+    directory.write_sealed(ENVIRONMENT, now | ({"earlier": earlier} if earlier else {}))
 
 
 def collect_versions(config: RunConfig, registry: Registry) -> dict[str, Any]:
@@ -86,7 +83,7 @@ def used_plugins(directory: RunDirectory) -> Used:
     try:
         return {
             (plugin["kind"], plugin["name"]): Requirement(plugin["distribution"], plugin["version"])
-            for plugin in directory.read_json(ENVIRONMENT)["plugins"]
+            for plugin in directory.read_sealed(ENVIRONMENT)["plugins"]
         }
     except (KeyError, TypeError) as error:
         raise directory.damage_error(ENVIRONMENT, error) from error

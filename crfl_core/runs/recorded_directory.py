@@ -1,12 +1,13 @@
 """A directory that records the digest of each of its files, and that one process at a time writes to.
 
 crfl.json      the marker: says what kind of directory this is
-status.json    how far the work has come, and the SHA-256 of every file that was written so far
+status.json    how far the work has come, the SHA-256 of every file that was written so far, and its own
 manifest.json  the SHA-256 of every file of finished work; its own digest is in status.json
 .lock          locked by the process that writes
 
 Every reader compares the bytes of a file with its digest. When the work is finished the list moves from `status.json`
-to `manifest.json`: from then on a file that is not listed does not belong to the work.
+to `manifest.json`: from then on a file that is not listed does not belong to the work. Files are read if they are
+regular and fit into memory, and nothing is written through a link.
 """
 
 from __future__ import annotations
@@ -15,16 +16,27 @@ import errno
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, TextIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from crfl_core.errors import StoreError, one_line
-from crfl_core.files.atomic_files import LOCK, content_digest, explain_os_errors, replace_file
+from crfl_core.files.atomic_files import (
+    LOCK,
+    TEMPORARY_NAME,
+    content_digest,
+    explain_os_errors,
+    open_regular,
+    refuse_links,
+    remove_temporary_files,
+    replace_file,
+)
+from crfl_core.files.bounded_reading import read_regular_file
 
 FORMAT = 1
 """Format of the directories that this version writes and reads."""
@@ -37,8 +49,14 @@ FINISHED = "finished"
 REPLACED = ".replaced"
 """Marks a directory that was set aside to be replaced."""
 
-RECORD_PATTERNS = (MARKER, LOCK, REPLACED, STATUS, MANIFEST, ".*.tmp", "*/.*.tmp", f".*/{LOCK}")
-"""What this module writes, as patterns."""
+RECORD_FILES = frozenset({MARKER, LOCK, REPLACED, STATUS, MANIFEST})
+"""What this module writes."""
+
+SEAL = "sha256"
+"""Entry of a sealed JSON file with the digest of all other entries."""
+
+MOST_JSON_BYTES = 2**28
+"""Bytes of the largest JSON file that is parsed; as Python objects it takes several times that memory."""
 
 JSON = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="strings"))
 
@@ -58,8 +76,8 @@ class RecordedDirectory:
     states: ClassVar[tuple[str, ...]] = (FINISHED,)
     """How far the work can have come."""
 
-    patterns: ClassVar[tuple[str, ...]] = ()
-    """Files that the work writes, as patterns."""
+    file_names: ClassVar[re.Pattern[str]] = re.compile("")
+    """Names of the files that the work writes."""
 
     growing_folder: ClassVar[str] = "what-if"
     """A folder that may grow when the work is finished; each folder in it has a record of its own."""
@@ -73,12 +91,29 @@ class RecordedDirectory:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically, and note its digest."""
+        refuse_links(self.path, name)
         replace_file(self.path / name, content)
         self.digests[name] = content_digest(content)
 
     def write_json(self, name: str, content: object) -> None:
         """Write a JSON file; infinities are written as strings."""
         self.write(name, JSON.dump_json(content, indent=2) + b"\n")
+
+    def write_sealed(self, name: str, table: Mapping[str, object]) -> None:
+        """Write a JSON table that holds the digest of its entries, so that it needs no other record."""
+        sealed = {**table, SEAL: table_digest(table)}
+        self.write_json(name, sealed)
+
+    def read_sealed(self, name: str) -> dict[str, Any]:
+        """Read what `write_sealed` wrote. Raises `StoreError` if it is not that."""
+        return self.parse_sealed(name, self.read(name))
+
+    def parse_sealed(self, name: str, content: bytes) -> dict[str, Any]:
+        """Parse a JSON table, and compare it with the digest in it."""
+        table = self.parse_table(name, content)
+        if table.pop(SEAL, None) != table_digest(table):
+            raise self.damage_error(name, "it is not what the run wrote, its SHA-256 is another")
+        return table
 
     def has(self, name: str) -> bool:
         """Return whether a file exists and is recorded."""
@@ -105,7 +140,7 @@ class RecordedDirectory:
         """Read a file without comparing it."""
         try:
             with explain_os_errors(f"{self.path / name}: cannot be read"):
-                return (self.path / name).read_bytes()
+                return read_regular_file(self.path / name)
         except StoreError as error:
             if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
                 raise self.missing_file_error(name) from None
@@ -124,6 +159,8 @@ class RecordedDirectory:
 
     def parse_table(self, name: str, content: bytes) -> dict[str, Any]:
         """Parse the content of a JSON file that holds a table."""
+        if len(content) > MOST_JSON_BYTES:
+            raise self.damage_error(name, f"it has more than {MOST_JSON_BYTES:,} bytes")
         try:
             found: dict[str, Any] = json.loads(content)
         except (ValueError, RecursionError) as error:
@@ -147,15 +184,17 @@ class RecordedDirectory:
     @property
     def status(self) -> dict[str, Any]:
         """Return how far the work has come, as `status.json` says."""
-        status = self.parse_table(STATUS, self.read_unverified(STATUS))
-        if status.get("format") != FORMAT:
+        content = self.read_unverified(STATUS)
+        found = self.parse_table(STATUS, content).get("format")
+        if found != FORMAT:
             raise StoreError(
-                f"{self.path}: written in format {str(status.get('format'))[:40]}, this version of crfl reads format "
-                f"{FORMAT}: use the version that its environment.json names"
+                f"{self.path}: written in format {str(found)[:40]}, this version of crfl reads format {FORMAT}: use "
+                "the version that its environment.json names"
             )
-        if status.get("state") not in self.states:
-            raise self.damage_error(STATUS, f"there is no state {str(status.get('state'))[:40]!r}")
-        return status
+        state = self.parse_table(STATUS, content).get("state")
+        if state not in self.states:
+            raise self.damage_error(STATUS, f"there is no state {str(state)[:40]!r}")
+        return self.parse_sealed(STATUS, content)
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -181,9 +220,12 @@ class RecordedDirectory:
         return (self.path / STATUS).exists() and bool(self.status["state"] == FINISHED)
 
     def parse_digests(self, source: str, files: object) -> dict[str, str]:
-        """Check the digests that were read from the file `source`."""
+        """Check the digests that were read from the file `source`, and that all names stay in the directory."""
         if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
             raise self.damage_error(source, "it lists no files")
+        for name in files:
+            if not is_name_inside(name):
+                raise self.damage_error(source, f"it lists {name[:80]!r}, which is outside of the directory")
         return dict(files)
 
     def reload_record(self) -> None:
@@ -206,14 +248,11 @@ class RecordedDirectory:
     def finish(self, about: Mapping[str, object] | None = None) -> None:
         """Write the manifest: the work is finished.
 
-        The manifest starts with the entries of `about`. It also names the files that others, such as trackers, have
-        put here.
+        The manifest starts with the entries of `about`.
         """
         files = dict(sorted(self.permanent_digests().items()))
-        content = (
-            JSON.dump_json({**(about or {}), "files": files, "others": self.list_foreign_files(files)}, indent=2)
-            + b"\n"
-        )
+        content = JSON.dump_json({**(about or {}), "files": files}, indent=2) + b"\n"
+        refuse_links(self.path, MANIFEST)
         replace_file(self.path / MANIFEST, content)
         self._write_status({"state": FINISHED, "manifest": content_digest(content)})
 
@@ -232,7 +271,9 @@ class RecordedDirectory:
         return sorted(names - files.keys() - {STATUS, MANIFEST})
 
     def _write_status(self, status: Mapping[str, object]) -> None:
-        replace_file(self.path / STATUS, JSON.dump_json({"format": FORMAT, **status}, indent=2) + b"\n")
+        table = {"format": FORMAT, **status}
+        refuse_links(self.path, STATUS)
+        replace_file(self.path / STATUS, JSON.dump_json({**table, SEAL: table_digest(table)}, indent=2) + b"\n")
 
     # The marker, and the files that go with the directory
 
@@ -251,8 +292,15 @@ class RecordedDirectory:
 
     def list_own_files(self) -> list[str]:
         """List the files here that have a name under which the work writes, in order."""
-        found = {file for pattern in (*RECORD_PATTERNS, *self.patterns) for file in self.path.glob(pattern)}
-        return sorted(file.relative_to(self.path).as_posix() for file in found if file.is_file())
+        names = (file.as_posix() for file in files_below(self.path))
+        return sorted(name for name in names if self.is_own_name(name))
+
+    def is_own_name(self, name: str) -> bool:
+        """Return whether only the work gives a file this name."""
+        path = PurePosixPath(name)
+        if temporary := TEMPORARY_NAME.fullmatch(path.name):
+            name = path.with_name(temporary["name"]).as_posix()
+        return name in RECORD_FILES or self.file_names.fullmatch(name) is not None
 
     def list_deletable_files(self) -> set[str]:
         """Return the files that go when the directory is replaced."""
@@ -267,8 +315,8 @@ class RecordedDirectory:
         The lock ends with the process, however the process ends.
         """
         with explain_os_errors(f"{self.path / LOCK}: cannot be written"):
-            file = (self.path / LOCK).open("w")
-        with file:
+            descriptor = open_regular(self.path / LOCK, os.O_RDWR | os.O_CREAT)
+        with os.fdopen(descriptor, "r+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -281,6 +329,8 @@ class RecordedDirectory:
             if not self._holds_lock(file):
                 raise StoreError(f"{self.path}: another process has replaced this run: see what it did, then try again")
             self.reload_record()  # what was read before the lock may have changed
+            for folder in (self.path, *(entry for entry in self.path.iterdir() if is_folder(entry))):
+                remove_temporary_files(folder)
             yield
 
     def _holds_lock(self, lock: TextIO) -> bool:
@@ -291,3 +341,32 @@ class RecordedDirectory:
             return self._marker_inode is None or self._marker_inode == (self.path / MARKER).stat().st_ino
         except FileNotFoundError:
             return False
+
+
+def table_digest(table: Mapping[str, object]) -> str:
+    """Return a digest of the entries of a JSON table, in any order."""
+    return content_digest(json.dumps(json.loads(JSON.dump_json(table)), sort_keys=True).encode())
+
+
+def is_name_inside(name: str) -> bool:
+    """Return whether a recorded name is that of a file below the directory.
+
+    >>> is_name_inside("votes/seed.json"), is_name_inside("../seed.json"), is_name_inside("/etc/passwd")
+    (True, False, False)
+    """
+    path = PurePosixPath(name)
+    return bool(path.parts) and not path.is_absolute() and ".." not in path.parts and "\0" not in name
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a path is a folder and not a link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield every file in a folder, and links as files, by relative path."""
+    for entry in sorted(folder.iterdir()):
+        if is_folder(entry):
+            yield from (Path(entry.name) / path for path in files_below(entry))
+        else:
+            yield Path(entry.name)

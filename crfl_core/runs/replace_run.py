@@ -1,21 +1,25 @@
 """Where a run may write: resume, refuse or replace what is there, and lose nothing that a user has.
 
 With `--force` an existing run is set aside as `<name>.previous`, and deleted when the new one is finished. Only files
-that the old run wrote are deleted. A replacement that never got finished is discarded when it is replaced itself.
+that the old run wrote are deleted; others stay in `<name>.kept-1`. A replacement that never got finished is discarded
+when it is replaced itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import warnings
-from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from crfl_core.errors import CrflWarning, StoreError
-from crfl_core.files.atomic_files import explain_os_errors, remove_abandoned_folders
-from crfl_core.runs.recorded_directory import FINISHED, MANIFEST, MARKER, REPLACED, STATUS
+from crfl_core.files.atomic_files import explain_os_errors, remove_abandoned_folders, rename_folder, replace_file
+from crfl_core.runs.recorded_directory import FINISHED, MANIFEST, MARKER, REPLACED, STATUS, files_below
 from crfl_core.runs.run_directory import CONFIG, RunDirectory, scratch_prefix
+
+LAST_FILES = (MANIFEST, STATUS, CONFIG, MARKER, REPLACED)
+"""Files of a run that are deleted last, in this order."""
 
 
 def claim_path(path: Path, config: str, *, force: bool) -> RunDirectory | None:
@@ -61,14 +65,14 @@ def set_aside(directory: RunDirectory) -> None:
         if path.is_symlink():
             raise StoreError(f"{path}: is a link to {path.readlink()}: --force replaces a directory, not a link to one")
         if previous.exists() and not is_finished(directory):
-            (path / REPLACED).touch()
-            path.rename(path.with_name(f"{prefix_of_discarded_runs(path)}{secrets.token_hex(4)}"))
+            replace_file(path / REPLACED, b"")
+            rename_folder(path, path.with_name(f"{prefix_of_discarded_runs(path)}{secrets.token_hex(4)}"))
         else:
-            delete_run_files(RunDirectory(previous))
+            delete_run_files(RunDirectory(previous), path)
             if previous.exists():
                 raise StoreError(f"{previous}: is in the way, --force keeps the old run there: move or remove it")
-            (path / REPLACED).touch()
-            path.rename(previous)
+            replace_file(path / REPLACED, b"")
+            rename_folder(path, previous)
     clean_up(directory)
 
 
@@ -77,33 +81,33 @@ def clean_up(directory: RunDirectory) -> None:
     path = directory.path
     remove_abandoned_folders(path.parent, scratch_prefix(path))
     with contextlib.suppress(FileNotFoundError):
-        beside = [entry for entry in path.parent.iterdir() if entry.name.startswith(prefix_of_discarded_runs(path))]
+        prefixes = (prefix_of_discarded_runs(path), prefix_of_kept_files(path))
+        beside = [entry for entry in path.parent.iterdir() if entry.name.startswith(prefixes)]
         if is_finished(directory):
             beside.append(previous_path(path))
         for entry in beside:
-            delete_run_files(RunDirectory(entry))
+            delete_run_files(RunDirectory(entry), path)
 
 
-def delete_run_files(directory: RunDirectory) -> None:
-    """Delete what a run wrote into a directory that was set aside.
+def delete_run_files(directory: RunDirectory, path: Path) -> None:
+    """Delete what a run wrote into a directory that was set aside, once the run at `path`.
 
-    Other files stay, and a warning names them. The marks go last, and before them the lists of files, so that a later
-    command can continue after a kill.
+    Other files stay, in a directory of another name, and a warning names them. The marks go last, and before them the
+    lists of files, so that a later command can continue after a kill.
     """
     if directory.path.is_symlink() or not (directory.path / REPLACED).exists():
         with contextlib.suppress(OSError):  # not empty, or not there: it is not ours
-            directory.path.rmdir()
+            if not directory.path.name.startswith(prefix_of_kept_files(path)):
+                directory.path.rmdir()
         return
     try:
         with directory.lock():
-            left = remove_files(
-                directory.path, directory.list_deletable_files(), last=(MANIFEST, STATUS, CONFIG, MARKER, REPLACED)
-            )
+            left, kept = remove_files(directory, path)
     except (StoreError, OSError):  # another process deletes it, or nothing can be written here
         return
     if left:
         named = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
-        warnings.warn(f"{directory.path}: keeps {named}, which the run did not write", CrflWarning, stacklevel=2)
+        warnings.warn(f"{kept}: keeps {named}, which the run did not write", CrflWarning, stacklevel=2)
 
 
 def is_finished(directory: RunDirectory) -> bool:
@@ -124,30 +128,30 @@ def prefix_of_discarded_runs(path: Path) -> str:
     return f"{path.name}.discarded-"
 
 
-def remove_files(folder: Path, names: Collection[str], last: Sequence[str] = ()) -> list[str]:
-    """Delete the files of a folder that have one of these names, then empty folders; return the files that stay.
+def prefix_of_kept_files(path: Path) -> str:
+    """Return how the names of directories begin that keep what replaced runs did not write."""
+    return f"{path.name}.kept-"
 
-    The files in `last` go after all others, in this order.
-    """
-    found = {path.as_posix() for path in files_below(folder)}
-    for name in sorted(found & set(names) - set(last)):
+
+def remove_files(directory: RunDirectory, path: Path) -> tuple[list[str], Path]:
+    """Delete the files of a run; return the files that stay, and where."""
+    folder = directory.path
+    names = directory.list_deletable_files()
+    found = {file.as_posix() for file in files_below(folder)}
+    for name in sorted(found & names - set(LAST_FILES)):
         (folder / name).unlink()
     remove_empty_folders(folder)
-    for name in last:
-        if name in found and name in names:
+    left = sorted(found - names)
+    if left and not folder.name.startswith(prefix_of_kept_files(path)):
+        numbers = (path.with_name(f"{prefix_of_kept_files(path)}{number}") for number in itertools.count(1))
+        folder = next(place for place in numbers if not place.exists())
+        rename_folder(directory.path, folder)
+    for name in LAST_FILES:
+        if name in found:
             (folder / name).unlink()
     with contextlib.suppress(OSError):  # not empty
         folder.rmdir()
-    return sorted(found - set(names))
-
-
-def files_below(folder: Path) -> Iterator[Path]:
-    """Yield every file in a folder, and links as files, by relative path."""
-    for entry in sorted(folder.iterdir()):
-        if entry.is_dir() and not entry.is_symlink():
-            yield from (Path(entry.name) / path for path in files_below(entry))
-        else:
-            yield Path(entry.name)
+    return left, folder
 
 
 def remove_empty_folders(folder: Path) -> None:

@@ -12,12 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from crfl_core.certification.certifier import Audit, Certifier, VoteSource, build_certifier
 from crfl_core.config import RunConfig, load_config
 from crfl_core.errors import PluginError, StoreError
-from crfl_core.plugin_api.certificate import CertificateResult, Check
+from crfl_core.plugin_api.certificate import CertificateResult
 from crfl_core.plugin_loading.missing_plugins import LenientRegistry, missing_plugin_messages
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.inputs import DataFacts, Domain
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
     from crfl_core.training.features import FittedMaps
 
+AUDITS = TypeAdapter(tuple[Audit, ...])
 RowKind = Literal["curves", "samples", "rounds", "clients"]
 """What the rows of a data frame are, see `RunResult.to_pandas`."""
 
@@ -163,16 +165,10 @@ class RunResult:
         """Return every assumption of every certificate, and whether it holds."""
         content = self.directory.read_json("audit.json")
         try:
-            return tuple(
-                Audit(
-                    entry["certificate"],
-                    entry["sound"],
-                    entry["label"],
-                    tuple(entry["directions"]),
-                    tuple(Check(**check) for check in entry["checks"]),
-                )
-                for entry in content["certificates"]
-            )
+            entries = [{**entry, "levels": [*entry["directions"]]} for entry in content["certificates"]]
+            return AUDITS.validate_python(entries)
+        except ValidationError as error:
+            raise self.directory.damage_error("audit.json", error.errors(include_url=False)[0]["msg"]) from error
         except (KeyError, TypeError) as error:
             raise self.directory.damage_error("audit.json", error) from error
 

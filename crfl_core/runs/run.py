@@ -173,8 +173,9 @@ def execute(
     path = session.context.path
     config = federation.config
     registry = registry.with_allow_list(federation.config.plugins.allow)
-    directory = open_or_create_directory(federation, path, registry, force=force)
+    directory = open_or_create_directory(federation, path, registry, origins, force=force)
     with directory.lock():
+        directory.check_before_resuming()
         directory.check_facts(federation.facts)
         write_fitted_maps(directory, federation.fitted)
         saved = continue_rounds(directory) if directory.state == "training" else None
@@ -184,7 +185,7 @@ def execute(
             session.hooks.observe("crfl_run_started", run=session.context)
             with session.open_engine():
                 if directory.state == "training":
-                    environment.record_environment(directory, LoadedConfig(config, origins), registry, played)
+                    environment.record_environment(directory, config, registry, played)
                     train_rounds(session, directory, saved, twin)
                 remove_checkpoint(directory)
                 certify_run(session, directory)
@@ -197,14 +198,16 @@ def execute(
     return result
 
 
-def open_or_create_directory(federation: Federation, path: Path, registry: Registry, *, force: bool) -> RunDirectory:
+def open_or_create_directory(
+    federation: Federation, path: Path, registry: Registry, origins: Origins, *, force: bool
+) -> RunDirectory:
     """Open the unfinished run directory at `path`, or create a new one."""
     text = dump_config(federation.config)
     directory = claim_path(path, stored_text_if_equal(text, path / CONFIG, registry), force=force)
     if directory is not None:
         return directory
     files = {CONFIG: text, LEDGER: federation.facts.model_dump_json(indent=2) + "\n"}
-    return RunDirectory.create(path, files)
+    return RunDirectory.create(path, files, environment.first_environment(federation.config, registry, origins))
 
 
 def stored_text_if_equal(text: str, file: Path, registry: Registry) -> str:

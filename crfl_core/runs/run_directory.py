@@ -1,7 +1,7 @@
 """Run directories: plain files, written atomically, resumable, never pickled.
 
 config.toml          the complete config; loads to the same object
-environment.json     versions of everything that took part
+environment.json     versions of everything that took part, and its own digest
 crfl.json            says that this is a run directory
 status.json          training, trained or finished, and the digests of what was written so far
 manifest.json        the SHA-256 of every file of a finished run; its own is in status.json
@@ -38,10 +38,11 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from crfl_core.errors import StoreError
-from crfl_core.files.atomic_files import content_digest, scratch_folder
+from crfl_core.files.array_files import read_arrays
+from crfl_core.files.atomic_files import LOCK, content_digest, refuse_links, rename_folder, scratch_folder
 from crfl_core.records import ledger_validation as validation
 from crfl_core.records.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
-from crfl_core.runs.recorded_directory import STATUS, RecordedDirectory
+from crfl_core.runs.recorded_directory import STATUS, RecordedDirectory, files_below, is_folder
 
 CONFIG = "config.toml"
 ENVIRONMENT = "environment.json"
@@ -56,8 +57,19 @@ VOTE_SEED = "votes/seed.json"
 RunState = Literal["training", "trained", "finished"]
 Arrays = Mapping[str, NDArray[Any]]
 
+UNSAVED_ANSWER = ".what-if-"
+"""How the names of folders begin in which an answer is put together that will be saved."""
+
 NOTES = "crfl"
 """The one entry of a tensor file's metadata, as JSON: safetensors writes several in any order."""
+
+OWN_FILES = re.compile(
+    r"config\.toml|environment\.json|ledger\.json|rounds\.jsonl|clients\.npz|model\.safetensors|features\.safetensors"
+    r"|audit\.json|metrics\.json|report\.html|figures/partition\.(svg|png|pdf)"
+    r"|checkpoint/(clients-\d{8,}\.npz|state\.safetensors)"
+    r"|resample/(round-\d{4,}|models-[0-9a-f]+)\.safetensors|votes/([0-9a-f]+\.npz|seed\.json)"
+)
+"""Names of the files of a run, but for those of its certificates, which its config names."""
 
 HEADER_LENGTH_BYTES = 8
 """Bytes at the start of a tensor file that say how long its header is."""
@@ -68,28 +80,10 @@ class RunDirectory(RecordedDirectory):
 
     kind = "run directory of crfl"
     states = get_args(RunState)
-    patterns = (
-        CONFIG,
-        ENVIRONMENT,
-        LEDGER,
-        ROUNDS,
-        CLIENTS,
-        MODEL,
-        FITTED_MAPS,
-        "audit.json",
-        "metrics.json",
-        "certificates/*.csv",
-        "figures/partition.*",
-        "votes/*.npz",
-        VOTE_SEED,
-        "resample/*.safetensors",
-        f"{CHECKPOINT}/clients-*.npz",
-        f"{CHECKPOINT}/state.safetensors",
-        "report.html",
-    )
+    file_names = OWN_FILES
 
     @classmethod
-    def create(cls, path: Path, files: Mapping[str, str]) -> RunDirectory:
+    def create(cls, path: Path, files: Mapping[str, str], environment: Mapping[str, object]) -> RunDirectory:
         """Create a run directory with its first files, at once or not at all."""
         try:
             with scratch_folder(path.parent, scratch_prefix(path)) as folder:
@@ -98,10 +92,11 @@ class RunDirectory(RecordedDirectory):
                     fresh.write(name, text.encode())
                 fresh.write_marker()
                 fresh.set_state("training")
+                fresh.write_sealed(ENVIRONMENT, environment)
                 fresh.write(ROUNDS, b"")
                 if path.exists():
                     path.rmdir()  # an empty directory that the user prepared
-                fresh.path.rename(path)
+                rename_folder(fresh.path, path)
         except (OSError, StoreError) as error:
             cause = error.__cause__ if isinstance(error, StoreError) else error
             why = cause.strerror if isinstance(cause, OSError) else cause
@@ -124,25 +119,41 @@ class RunDirectory(RecordedDirectory):
 
     def list_saved_answers(self) -> list[RunDirectory]:
         """List the answers to what-if questions that were saved beside the run."""
-        return [RunDirectory(path) for path in sorted(self.path.glob(f"{self.growing_folder}/*")) if path.is_dir()]
+        folder = self.path / self.growing_folder
+        found = sorted(folder.iterdir()) if is_folder(folder) else []
+        return [RunDirectory(path) for path in found if is_folder(path)]
 
     def list_deletable_files(self) -> set[str]:
         """Return the files that go with the run.
 
-        They are its own files, saved answers, and files of trackers that it lists or its config names.
+        They are its own files, saved answers, and the files and folders that the options of its trackers name.
         """
-        names = set(self.list_own_files())
-        for answer in (*self.list_saved_answers(), *map(RunDirectory, self.path.glob(f".{self.growing_folder}-*/*"))):
+        names = {*self.list_own_files(), *self.list_certificate_files()}
+        unsaved = (entry for entry in self.path.iterdir() if entry.name.startswith(UNSAVED_ANSWER) and is_folder(entry))
+        answers = [RunDirectory(entry) for folder in unsaved for entry in folder.iterdir() if is_folder(entry)]
+        for answer in (*self.list_saved_answers(), *answers):
             below = answer.path.relative_to(self.path).as_posix()
-            names |= {f"{below}/{name}" for name in answer.list_own_files()}
-        try:
-            if self.is_complete:
-                names |= set(self.manifest.get("others", ()))
-            for tracker in tomllib.loads(self.read_unverified(CONFIG).decode()).get("trackers", ()):
-                names |= {str(value) for value in tracker.values()}
-        except (StoreError, ValueError, TypeError, AttributeError):
-            return names
+            names |= {f"{below}/{name}" for name in (*answer.list_own_files(), *answer.list_certificate_files())}
+        named = {value for tracker in self.read_tables("trackers") for value in map(str, tracker.values())}
+        for file in files_below(self.path):
+            places = {file.as_posix(), *(folder.as_posix() for folder in file.parents)} - {"."}
+            if places & named or is_scratch_lock(file):
+                names.add(file.as_posix())
         return names
+
+    def list_certificate_files(self) -> list[str]:
+        """List the tables of the certificates that the config names."""
+        tables = self.read_tables("certificates")
+        titles = {str(table.get("name") or str(table.get("type")).rpartition(":")[2]) for table in tables}
+        return [f"certificates/{title}.csv" for title in titles]
+
+    def read_tables(self, key: str) -> list[dict[str, Any]]:
+        """Read a list of tables of the config; nothing if it cannot be read."""
+        try:
+            found = tomllib.loads(self.read_unverified(CONFIG).decode()).get(key, ())
+        except (StoreError, ValueError, RecursionError):
+            return []
+        return [table for table in found if isinstance(table, dict)] if isinstance(found, list) else []
 
     def missing_file_error(self, name: str) -> StoreError:
         """Return the error for a file that does not exist, or for a path that is not a run directory."""
@@ -156,6 +167,20 @@ class RunDirectory(RecordedDirectory):
             return tomllib.loads(self.read(CONFIG).decode()) == tomllib.loads(text)
         except ValueError as error:
             raise self.damage_error(CONFIG, error) from error
+
+    def check_before_resuming(self) -> None:
+        """Raise `StoreError` if the run holds a link, or a trained one a file that is not what it wrote.
+
+        Trackers write into the directory as well, and would follow the link. Votes that the user deleted are counted
+        again.
+        """
+        for file in files_below(self.path):
+            refuse_links(self.path, file.as_posix())
+        for name in [*self.digests] if self.state == "trained" else ():
+            if name.startswith("votes/") and not (self.path / name).exists():
+                del self.digests[name]
+            else:
+                self.read(name)
 
     def check_facts(self, facts: RunFacts) -> None:
         """Raise `StoreError` if the run was started with other data or another model."""
@@ -182,10 +207,9 @@ class RunDirectory(RecordedDirectory):
         """Read an npz file; pickled objects are refused."""
         content = self.read(name)
         try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as file:
-                return dict(file)
+            return read_arrays(content)
         except Exception as error:  # an unpacker may raise anything
-            raise self.damage_error(name, "not an npz file of plain arrays") from error
+            raise self.damage_error(name, f"not an npz file of plain arrays: {error}") from error
 
     def write_tensors(self, name: str, tensors: Arrays, notes: Mapping[str, object]) -> None:
         """Write a safetensors file that holds a digest of its tensors, and notes."""
@@ -277,6 +301,11 @@ class RunDirectory(RecordedDirectory):
 def scratch_prefix(path: Path) -> str:
     """Return how the names of folders begin in which a new run directory is put together."""
     return f".{path.name}.new-"
+
+
+def is_scratch_lock(file: Path) -> bool:
+    """Return whether a file is the lock of an answer that was not saved."""
+    return len(file.parts) > 1 and file.parts[0].startswith(UNSAVED_ANSWER) and file.parts[1:] == (LOCK,)
 
 
 def name_resampled_file(number: int) -> str:

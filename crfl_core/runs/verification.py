@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from crfl_core.errors import DataError, StoreError
+from crfl_core.files.bounded_reading import MOST_TEXT_BYTES, read_regular_file
 from crfl_core.records.ledger import RunFacts
 from crfl_core.runs.run_directory import CONFIG, ENVIRONMENT, LEDGER, ROUNDS, VOTE_SEED, RunDirectory
 
@@ -49,7 +50,7 @@ def check_run(directory: RunDirectory) -> Findings:
         from crfl_core.runs.checkpoints import read_checkpoint  # imports torch
 
         problems += collect_errors(lambda: read_checkpoint(directory))
-        names = [name for name in directory.digests if name != ROUNDS]
+        names = [ENVIRONMENT, *(name for name in directory.digests if name != ROUNDS)]
     for name in names:
         problems += collect_errors(reader(directory, name))
     unique = tuple(dict.fromkeys(problems))
@@ -87,6 +88,8 @@ def check_saved_answer(answer: RunDirectory, run: str) -> Findings:
 
 def reader(directory: RunDirectory, name: str) -> Callable[[], object]:
     """Return a function that reads a file as far as its type is known."""
+    if name == ENVIRONMENT:
+        return lambda: directory.read_sealed(name)
     readers: dict[str, Callable[[str], Any]] = {
         ".safetensors": directory.read_tensors,
         ".npz": directory.read_arrays,
@@ -185,7 +188,7 @@ def build_receipt(directory: RunDirectory) -> dict[str, Any]:
     if not directory.is_complete:
         raise StoreError(f"{directory.path}: has no manifest: finish it with `crfl run {directory.path}`")
     facts = directory.read_facts(LEDGER, RunFacts)
-    environment = directory.read_json(ENVIRONMENT)
+    environment = directory.read_sealed(ENVIRONMENT)
     return {
         "receipt": RECEIPT_VERSION,
         "run": directory.path.resolve().name,
@@ -199,9 +202,9 @@ def build_receipt(directory: RunDirectory) -> dict[str, Any]:
 def read_receipt(path: Path) -> dict[str, Any]:
     """Read a receipt from its file."""
     try:
-        receipt = json.loads(path.read_bytes())
+        receipt = json.loads(read_regular_file(path, MOST_TEXT_BYTES))
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: is not a receipt: not valid JSON: {error}") from error
     is_receipt = isinstance(receipt, dict) and receipt.get("receipt") == RECEIPT_VERSION

@@ -14,7 +14,7 @@ import pytest
 
 from crfl_core import resource_limits
 from crfl_core.cli import EXIT_BAD_INPUT
-from tests.oracle import sealed
+from tests.oracle import sealed, write_status
 
 Crfl = Callable[..., CompletedProcess[str]]
 
@@ -74,9 +74,8 @@ def test_a_run_that_is_resumed_is_bounded_as_well(crfl: Crfl, finished_run: Path
     shutil.copytree(finished_run, copy)
     config = (copy / "config.toml").read_text()
     (copy / "config.toml").write_text(re.sub(r"^rounds = 3$", "rounds = 1000000000", config, flags=re.MULTILINE))
-    for name in ("manifest.json", "status.json"):
-        (copy / name).unlink()
-    (copy / "status.json").write_text('{"format": 1, "state": "training", "files": {}}')
+    (copy / "manifest.json").unlink()
+    write_status(copy, {"format": 1, "state": "training", "files": {}})
     started = time.process_time()
     result = crfl("run", copy, "--trust")
     assert result.returncode == EXIT_BAD_INPUT

@@ -21,6 +21,7 @@ import crfl_core
 from crfl_core import extend
 from crfl_core.cli import output
 from crfl_core.cli.app import TASKS, app
+from tests.oracle import write_status
 
 Install = Callable[..., None]
 Crfl = Callable[..., CompletedProcess[str]]
@@ -350,7 +351,7 @@ def test_a_run_starts_from_the_model_of_another(crfl: Crfl, tmp_path: Path) -> N
     first, second = map(json.loads, lines)
     assert second["loss"] < first["loss"]
     assert second["start_norm"] > first["start_norm"] == 0.0
-    (tmp_path / "second" / "status.json").write_text('{"format": 1, "state": "training"}')
+    write_status(tmp_path / "second", {"format": 1, "state": "training"})
     result = crfl("run", *settings, "--from", "second", "--out", "third")
     assert result.returncode == 2
     assert "second: the run is not trained yet: finish it with `crfl run second`" in result.stderr

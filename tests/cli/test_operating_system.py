@@ -44,12 +44,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return crfl_core.run(CONFIG, out=tmp_path_factory.mktemp("whole") / "run").path
 
 
+OPERATIONS = ((os, "fsync"), (os, "replace"), (os, "rename"), (os, "mkdir"), (os, "open"), (io, "open"))
+
+
 class Fault:
     """Lets one file operation below a path fail: the n-th that writes, of whatever kind."""
 
     def __init__(self, patch: pytest.MonkeyPatch, below: Path, number: int, code: int) -> None:
         self.below, self.left, self.code, self.happened = str(below), number, code, False
-        for owner, name in ((os, "fsync"), (os, "replace"), (os, "rename"), (os, "mkdir"), (io, "open")):
+        for owner, name in OPERATIONS:
             patch.setattr(owner, name, self.failing(name, getattr(owner, name)))
 
     def failing(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,10 +69,16 @@ class Fault:
     def is_meant(self, name: str, target: Any, arguments: tuple[Any, ...]) -> bool:
         if name == "fsync":
             target = Path(f"/proc/self/fd/{target}").readlink()
-        if name == "mkdir" and Path(target).exists():
-            return False  # Python takes any refusal for the news that it is there
-        writes = name != "open" or (bool(arguments) and set(str(arguments[0])) & set("wa+x"))
-        return bool(writes) and self.below in str(target)
+        if name in ("mkdir", "fsync") and Path(target).is_dir():
+            return False  # Python takes any refusal for the news that it is there; a folder need not be synchronised
+        return self.below in str(target) and (name != "open" or bool(arguments and opens_for_writing(arguments[0])))
+
+
+def opens_for_writing(mode: str | int) -> bool:
+    """Whether a mode of `io.open`, or flags of `os.open`, allow to write."""
+    if isinstance(mode, int):
+        return bool(mode & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+    return bool(set(mode) & set("wa+x"))
 
 
 def refusal(path: Path) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -12,8 +14,9 @@ import pytest
 
 import crfl_core
 from crfl_core.errors import StoreError
-from crfl_core.extend import CrflWarning, RoundRecord, Tracker, hookimpl
+from crfl_core.extend import CrflWarning, RoundRecord, RunContext, Tracker, hookimpl
 from tests.oracle import contents, tiny
+from tests.runs.test_leftovers import Killed, killed_behind
 
 Crfl = Callable[..., CompletedProcess[str]]
 CONFIG = tiny(rounds=2, trackers=[{"type": "jsonl", "path": "log.jsonl"}])
@@ -52,10 +55,10 @@ def test_a_thesis_in_a_run_directory_is_kept_and_named(run: Path) -> None:
     (run / "thesis.tex").write_text("four years")
     (run / "figures" / "mine").mkdir(parents=True)
     (run / "figures" / "mine" / "plot.svg").write_text("drawn by hand")
-    previous = run.with_name("run.previous")
-    with pytest.warns(CrflWarning, match=r"run\.previous: keeps figures/mine/plot\.svg, thesis\.tex, which the"):
+    kept = run.with_name("run.kept-1")
+    with pytest.warns(CrflWarning, match=r"run\.kept-1: keeps figures/mine/plot\.svg, thesis\.tex, which the"):
         crfl_core.run(CONFIG, out=run, force=True)
-    assert contents(previous) == {"thesis.tex": b"four years", "figures/mine/plot.svg": b"drawn by hand"}
+    assert contents(kept) == {"thesis.tex": b"four years", "figures/mine/plot.svg": b"drawn by hand"}
     assert crfl_core.load(run).metrics.accuracy > 0
 
 
@@ -64,6 +67,93 @@ def test_files_of_trackers_and_saved_answers_go_with_the_run(run: Path) -> None:
     assert (run / "what-if/two/metrics.json").exists()
     crfl_core.run(CONFIG, out=run, force=True)
     assert [path.name for path in run.parent.iterdir()] == ["run"]
+
+
+USERS_FILES = ("notes.md", "my/thesis.tex", "certificates/my.csv", "votes/backup.npz", "checkpoint/mine.npz", "a.csv")
+
+
+class WritesNotes(Tracker):
+    """A user who puts files into a run while it trains."""
+
+    @hookimpl
+    def crfl_round_finished(self, run: RunContext) -> None:
+        for name in USERS_FILES:
+            (run.path / name).parent.mkdir(exist_ok=True)
+            (run.path / name).write_text("four years")
+
+
+def test_files_that_a_user_puts_into_a_run_while_it_trains_are_kept(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    crfl_core.run(CONFIG, out=run, trackers=[WritesNotes()])
+    with pytest.warns(CrflWarning, match=r"run\.kept-1: keeps certificates/my\.csv, checkpoint/mine\.npz, my/thesis"):
+        crfl_core.run(CONFIG, out=run, force=True)
+    assert contents(tmp_path / "run.kept-1") == dict.fromkeys(sorted(USERS_FILES), b"four years")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.kept-1"]
+
+
+def test_an_interrupted_run_that_is_replaced_keeps_the_files_of_a_user(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        crfl_core.run(CONFIG, out=run, trackers=[WritesNotes(), Impatient()])
+    with pytest.warns(CrflWarning, match=r"run\.kept-1: keeps certificates/my\.csv"):
+        crfl_core.run(CONFIG, out=run, force=True)
+    assert contents(tmp_path / "run.kept-1") == dict.fromkeys(sorted(USERS_FILES), b"four years")
+
+
+class WritesLate(Tracker):
+    """Writes a file of its own when everything is finished, and names it nowhere."""
+
+    @hookimpl
+    def crfl_run_finished(self, run: RunContext) -> None:
+        (run.path / "late.txt").write_text("finished")
+
+
+def test_files_that_a_tracker_writes_at_the_very_end_do_not_block_force(tmp_path: Path) -> None:
+    config = CONFIG | {"trackers": ["late"]}
+    for _ in range(4):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CrflWarning)
+            crfl_core.run(config, out=tmp_path / "run", force=True, plugins={"late": WritesLate})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", *(f"run.kept-{number}" for number in (1, 2, 3))]
+    assert contents(tmp_path / "run.kept-3") == {"late.txt": b"finished"}
+
+
+class WritesFolder(Tracker):
+    """Writes into a folder that one of its options names."""
+
+    folder: str = "events/today"
+
+    @hookimpl
+    def crfl_run_finished(self, run: RunContext) -> None:
+        (run.path / self.folder).mkdir(parents=True)
+        (run.path / self.folder / "17-34.txt").write_text("finished")
+
+
+def test_folders_that_options_of_trackers_name_go_with_the_run(tmp_path: Path) -> None:
+    config = CONFIG | {"trackers": ["folder"]}
+    for _ in range(2):
+        crfl_core.run(config, out=tmp_path / "run", force=True, plugins={"folder": WritesFolder})
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_kill_while_files_of_a_user_are_kept_loses_none(
+    number: int, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run / "thesis.tex").write_text("four years")
+    with monkeypatch.context() as patch:
+        patch.setattr("crfl_core.runs.run.clean_up", lambda folder: None)
+        crfl_core.run(CONFIG, out=run, force=True)
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", CrflWarning)
+        killed_behind(patch, "unlink", number + 6)
+        with contextlib.suppress(Killed):
+            crfl_core.resume(run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CrflWarning)
+        crfl_core.resume(run)
+    assert contents(run.with_name("run.kept-1")) == {"thesis.tex": b"four years"}
+    assert sorted(path.name for path in run.parent.iterdir()) == ["run", "run.kept-1"]
 
 
 class Impatient(Tracker):
@@ -124,7 +214,7 @@ def test_a_hostile_run_cannot_name_other_files_for_deletion(run: Path) -> None:
     (run.parent / "notes.txt").write_text("mine")
     with pytest.warns(CrflWarning, match=r"thesis\.tex"):
         crfl_core.run(CONFIG, out=run, force=True)
-    assert (run.with_name("run.previous") / "thesis.tex").exists()
+    assert (run.with_name("run.kept-1") / "thesis.tex").exists()
     assert (run.parent / "notes.txt").exists()
 
 

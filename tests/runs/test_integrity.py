@@ -14,7 +14,8 @@ import pytest
 import crfl_core
 from crfl_core.errors import StoreError
 from crfl_core.runs.run_directory import RunDirectory
-from tests.oracle import contents, sealed
+from crfl_core.runs.verification import check_run
+from tests.oracle import contents, sealed, write_status
 from tests.runs import runs
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -91,6 +92,8 @@ def test_one_bit_of_a_checkpoint_is_noticed(unfinished: Path, crfl: Crfl) -> Non
     "name",
     [
         "config.toml",
+        "status.json",
+        "environment.json",
         "ledger.json",
         "rounds.jsonl",
         "checkpoint/clients-00000001.npz",
@@ -100,8 +103,56 @@ def test_one_bit_of_a_checkpoint_is_noticed(unfinished: Path, crfl: Crfl) -> Non
 )
 def test_every_file_that_an_interrupted_run_wrote_is_compared(name: str, unfinished: Path) -> None:
     flip(unfinished / name, position=len((unfinished / name).read_bytes()) // 2, bit=0)
-    with pytest.raises(StoreError, match=f"{name}: damaged: it is not what the run wrote"):
+    with pytest.raises(StoreError, match=f"{name}: damaged: "):
         crfl_core.resume(unfinished)
+
+
+def test_every_byte_of_an_interrupted_run_is_covered(unfinished: Path) -> None:
+    """Whatever byte of whatever file changes: `crfl verify` names the file."""
+    for file in sorted(file for file in unfinished.rglob("*") if file.is_file() and file.name != ".lock"):
+        whole = file.read_bytes()
+        for position in range(0, len(whole), max(1, len(whole) // 7)):
+            flip(file, position, bit=position % 7)
+            try:
+                problems = check_run(RunDirectory(unfinished)).problems
+            except StoreError as error:
+                problems = (str(error),)
+            assert problems, f"{file}, byte {position}"
+            file.write_bytes(whole)
+
+
+@pytest.fixture
+def trained(finished: Path, tmp_path: Path) -> Path:
+    """A run whose certificates are not written yet."""
+    run = Path(shutil.copytree(finished, tmp_path / "trained"))
+    shutil.rmtree(run / "what-if")
+    files = json.loads((run / "manifest.json").read_text())["files"]
+    (run / "manifest.json").unlink()
+    write_status(run, {"format": 1, "state": "trained", "files": files})
+    return run
+
+
+def test_versions_that_were_altered_are_not_sealed(unfinished: Path, trained: Path) -> None:
+    for run in (unfinished, trained):
+        recorded = run / "environment.json"
+        recorded.write_text(recorded.read_text().replace('"numpy": "', '"numpy": "9.'))
+        with pytest.raises(StoreError, match=r"environment\.json: damaged: it is not what the run wrote"):
+            crfl_core.resume(run)
+
+
+def test_a_changed_name_in_the_record_is_not_sealed(trained: Path) -> None:
+    status = trained / "status.json"
+    status.write_text(status.read_text().replace("resample/round-0002", "resample/round-0003"))
+    with pytest.raises(StoreError, match=r"status\.json: damaged: it is not what the run wrote"):
+        crfl_core.resume(trained)
+
+
+@pytest.mark.parametrize("name", ["resample/round-0002.safetensors", "environment.json"])
+def test_a_trained_run_is_sealed_only_if_all_of_its_files_are_as_they_were(name: str, trained: Path) -> None:
+    """Also files that certification does not read."""
+    (trained / name).unlink()
+    with pytest.raises(StoreError, match=f"{name}: missing"):
+        crfl_core.resume(trained)
 
 
 def test_every_file_of_a_finished_run_is_listed(run: Path) -> None:
@@ -155,7 +206,7 @@ def test_a_kill_between_votes_and_their_record_costs_the_votes_only(finished: Pa
     shutil.rmtree(stopped / "what-if")
     files = json.loads((stopped / "manifest.json").read_text())["files"]
     trained = {name: value for name, value in files.items() if not name.startswith("votes/")}
-    (stopped / "status.json").write_text(json.dumps({"format": 1, "state": "trained", "files": trained}))
+    write_status(stopped, {"format": 1, "state": "trained", "files": trained})
     for votes in (stopped / "votes").iterdir():
         votes.write_bytes(b"half")
     resumed = contents(crfl_core.resume(stopped).path)

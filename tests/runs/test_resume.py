@@ -135,8 +135,8 @@ def later_rows(path: Path) -> None:
 
 def temporary_files(path: Path) -> None:
     """A kill in the middle of a write."""
-    for name in (".status.json.tmp", "checkpoint/.state.safetensors.tmp", ".clients.npz.tmp", ".rounds.jsonl.tmp"):
-        (path / name).write_bytes(b"half")
+    for name in (".status.json", "checkpoint/.state.safetensors", ".clients.npz", ".rounds.jsonl"):
+        (path / f"{name}.0123456789abcdef.tmp").write_bytes(b"half")
 
 
 @pytest.mark.parametrize("trace", [cut_line, later_rounds, later_rows, temporary_files])

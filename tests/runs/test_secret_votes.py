@@ -17,7 +17,7 @@ from crfl_core.extend import ConfigError, CountVotes
 from crfl_core.records.random_streams import Streams
 from crfl_core.runs.run_directory import VOTE_SEED, RunDirectory
 from crfl_core.training.federation import streams_of
-from tests.oracle import tiny
+from tests.oracle import tiny, write_status
 
 CERTIFICATES = [{"type": "paper"}, {"type": "tail", "continuations": 12, "selection": 6}]
 
@@ -95,7 +95,7 @@ def test_votes_lost_and_resumed_are_the_same_votes(copy: RunResult) -> None:
     for file in (copy.path / "votes").glob("*.npz"):
         file.unlink()
     files = RunDirectory(copy.path).digests
-    (copy.path / "status.json").write_text(json.dumps({"format": 1, "state": "trained", "files": files}))
+    write_status(copy.path, {"format": 1, "state": "trained", "files": files})
     assert counts(crfl_core.resume(copy.path)) == before
 
 

@@ -36,6 +36,8 @@ class Watch:
     def __init__(self, below: Path, told: int, operation: int, deed: Callable[[Watch], None]) -> None:
         self._below, self._told, self._left, self._deed = f"{below}/", told, operation, deed
         self._unsynced: dict[str, int] = {}
+        self._renamed: list[tuple[str, str, bytes | None]] = []
+        self._tears = False
 
     def install(self) -> None:
         """From now on until the process ends."""
@@ -46,12 +48,22 @@ class Watch:
             self._tell("fsync", path)
             synchronise(file)
             self._unsynced.pop(path, None)
+            self._renamed = [entry for entry in self._renamed if os.path.dirname(entry[1]) != path]  # noqa: PTH120
 
         os.fsync = fsync  # type: ignore[assignment]  # the real one takes whatever has a fileno()
         sys.addaudithook(self._heard)
 
     def tear(self, chance: Random) -> None:
-        """What a power cut does to files that nobody synchronised: their new ends are missing, or full of zeros."""
+        """What a power cut does to files that were not synchronised: new ends are missing, or full of zeros.
+
+        Renames in folders that were not synchronised may be undone, the last ones first.
+        """
+        self._tears = True
+        for source, target, before in reversed(self._renamed[chance.randint(0, len(self._renamed)) :]):
+            with contextlib.suppress(OSError):
+                os.rename(target, source)  # noqa: PTH104
+                if before is not None:
+                    Path(target).write_bytes(before)
         for path, certain in self._unsynced.items():
             with contextlib.suppress(FileNotFoundError):
                 size = os.stat(path).st_size  # noqa: PTH116  # as cheap as can be, in the middle of an operation
@@ -60,7 +72,7 @@ class Watch:
                     os.truncate(path, size)
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in EVENTS or (event == "open" and not int(arguments[2]) & WRITING):
+        if self._tears or event not in EVENTS or (event == "open" and not int(arguments[2]) & WRITING):
             return
         if isinstance(arguments[0], int) and event != "fcntl.flock":
             return  # a file that is open already
@@ -71,8 +83,11 @@ class Watch:
         if event == "open":
             kept = 0 if arguments[2] & os.O_TRUNC or not os.path.exists(path) else os.stat(path).st_size  # noqa: PTH110, PTH116
             self._unsynced.setdefault(path, kept)
-        elif event == "os.rename" and path in self._unsynced:
-            self._unsynced[os.fspath(arguments[1])] = self._unsynced.pop(path)
+        elif event == "os.rename":
+            target = Path(os.fspath(arguments[1]))
+            self._renamed.append((path, str(target), target.read_bytes() if target.is_file() else None))
+            if path in self._unsynced:
+                self._unsynced[str(target)] = self._unsynced.pop(path)
 
     def _tell(self, event: str, path: str) -> None:
         if not path.startswith(self._below):  # relative to a folder that is being deleted, or elsewhere

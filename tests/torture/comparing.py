@@ -39,6 +39,6 @@ def entries(path: Path) -> set[str]:
 
 
 def environment(run: Path) -> dict[str, Any]:
-    """Which versions took part, without from which round on."""
+    """Which versions took part, and where the config was written, without from which round on."""
     said: dict[str, Any] = json.loads((run / "environment.json").read_text())
-    return {key: value for key, value in said.items() if key not in ("from_round", "earlier")}
+    return {key: value for key, value in said.items() if key not in ("from_round", "earlier", "sha256")}

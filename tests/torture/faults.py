@@ -198,8 +198,8 @@ def any_operation(stage: Stage, chance: Random) -> int:
 
 def judged(ended: Ended, number: signal.Signals) -> Struck | None:
     """Whether a signal came before the end, and whether the command ended as it should."""
-    if ended.status == STATUS[number]:
-        return Struck(last_phase(ended), tuple(ended.complaints))
+    if ended.status == STATUS[number] or (ended.status == -number and not ended.operations):
+        return Struck(last_phase(ended), tuple(ended.complaints))  # a child has no handlers yet when it is forked
     return ended_well(ended)
 
 

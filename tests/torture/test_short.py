@@ -67,6 +67,35 @@ def test_whatever_differs_is_found(finished_run: Path, tmp_path: Path) -> None:
     assert differences(tmp_path / "nothing", finished_run) == ["nothing is not there"]
 
 
+@pytest.mark.parametrize("synchronised", [True, False])
+def test_a_power_cut_takes_back_names_that_were_not_synchronised(tmp_path: Path, synchronised: bool) -> None:
+    """In a child, because what listens to a process cannot be taken back."""
+    told, telling = os.pipe()
+    for name in ("new", "old"):
+        (tmp_path / name).write_text(name)
+    if os.fork() == 0:
+        watch = Watch(tmp_path, telling, 0, lambda _: None)
+        watch.install()
+        (tmp_path / "new").rename(tmp_path / "old")
+        if synchronised:
+            folder = os.open(tmp_path, os.O_RDONLY)
+            os.fsync(folder)
+        watch.tear(FirstOfAll())
+        os._exit(0)
+    os.wait()
+    os.close(telling)
+    os.close(told)
+    found = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert found == ({"old": "new"} if synchronised else {"new": "new", "old": "old"})
+
+
+class FirstOfAll(Random):
+    """Chance that always draws the smallest number: everything that can be lost is lost."""
+
+    def randint(self, a: int, b: int) -> int:
+        return a
+
+
 def test_a_power_cut_takes_what_nobody_synchronised(tmp_path: Path) -> None:
     """In a child, because nobody can take back what listens to a process."""
     told, telling = os.pipe()
@@ -80,6 +109,7 @@ def test_a_power_cut_takes_what_nobody_synchronised(tmp_path: Path) -> None:
                 if synchronised:
                     os.fsync(file.fileno())
         (tmp_path / "lost").rename(tmp_path / "moved")
+        os.fsync(os.open(tmp_path, os.O_RDONLY))  # the name, not the content
         watch.tear(Random(3))
         os._exit(0)
     os.wait()

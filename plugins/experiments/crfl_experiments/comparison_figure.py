@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from crfl_core.errors import ConfigError, StoreError
+from crfl_core.errors import ConfigError
+from crfl_core.files.atomic_files import replace_file
 from crfl_experiments.comparison import (
     LEAST_SEEDS,
     MOST_KEYS_IN_TITLE,
@@ -129,11 +130,7 @@ def save_figure(
         raise ConfigError(f"--figure {target}: must end with one of {', '.join(formats)}")
     from crfl_reports.figures import image_of
 
-    content = image_of(comparison_figure(runs, against, measure), formats[target.suffix])
-    try:
-        target.write_bytes(content)
-    except OSError as error:
-        raise StoreError(f"{target}: cannot be written: {error.strerror}") from error
+    replace_file(target, image_of(comparison_figure(runs, against, measure), formats[target.suffix]))
     return target
 
 

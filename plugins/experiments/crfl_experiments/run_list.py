@@ -19,7 +19,8 @@ from rich.text import Text
 from crfl_core.errors import CrflError, StoreError
 from crfl_core.reporting import config_diff
 from crfl_core.reporting.metrics import Metrics
-from crfl_core.runs.run_directory import RunDirectory
+from crfl_core.runs.recorded_directory import STATUS
+from crfl_core.runs.run_directory import CONFIG, LEDGER, RunDirectory
 from crfl_experiments.commands.comparison_table import short_names
 from crfl_experiments.sweeps.overview import format_duration
 from crfl_experiments.sweeps.values import table_value
@@ -91,12 +92,17 @@ def natural_key(value: object) -> tuple[Any, ...]:
 def find_runs(folder: Path, depth: int = DEEPEST) -> Iterator[RunDirectory]:
     """Yield the run directories below a folder, by name, without those inside a run."""
     directory = RunDirectory(folder)
-    if directory.has_marker:
+    if directory.has_marker or has_run_files(folder):
         yield directory
         return
     for path in sorted(folder.iterdir()) if depth else ():
         if path.is_dir() and not path.name.startswith("."):
             yield from find_runs(path, depth - 1)
+
+
+def has_run_files(folder: Path) -> bool:
+    """Return whether a folder holds the files of a run, which its damaged marker does not say any more."""
+    return all((folder / name).is_file() for name in (CONFIG, STATUS, LEDGER))
 
 
 def describe_run(directory: RunDirectory, folder: Path, settings: dict[str, Any]) -> RunSummary:
@@ -107,6 +113,8 @@ def describe_run(directory: RunDirectory, folder: Path, settings: dict[str, Any]
     status = path / "status.json"
     age = time.time() - (status if status.exists() else path).stat().st_mtime
     told = {key: table_value(value) for key, value in settings.items()}
+    if not directory.has_marker:
+        return RunSummary(name, "damaged", age, size, settings=told)
     try:
         state: str = directory.state
         if state != "finished":

@@ -17,8 +17,6 @@ PARAMETERS_PER_REQUEST = 100
 """Parameters in one request; MLflow takes no more."""
 MAX_PARAMETER_LENGTH = 6000
 """Letters of a parameter; MLflow takes no more."""
-RUN_ID_FILE = "mlflow.json"
-"""Which MLflow run belongs to a run directory."""
 
 
 class MLflow(Tracker):
@@ -34,6 +32,10 @@ class MLflow(Tracker):
     )
     experiment: str = Field("crfl", min_length=1, description="name of the experiment; made if there is none")
     figures: bool = Field(True, description="whether figures are drawn and logged at the end")
+
+    file: str = Field(
+        "mlflow.json", min_length=1, description="file inside the run directory that says which MLflow run it is"
+    )
 
     _client: Any = PrivateAttr(default=None)
     _id: str = PrivateAttr(default="")
@@ -57,7 +59,7 @@ class MLflow(Tracker):
         parameters = [Param(key, value[:MAX_PARAMETER_LENGTH]) for key, value in flat_config(run.path).items()]
         for start in range(0, len(parameters), PARAMETERS_PER_REQUEST):
             self._client.log_batch(self._id, params=parameters[start : start + PARAMETERS_PER_REQUEST])
-        Path(run.path, RUN_ID_FILE).write_text(json.dumps({"run_id": self._id}) + "\n", encoding="utf-8")
+        Path(run.path, self.file).write_text(json.dumps({"run_id": self._id}) + "\n", encoding="utf-8")
 
     @hookimpl
     def crfl_round_finished(self, record: RoundRecord) -> None:
@@ -86,7 +88,7 @@ class MLflow(Tracker):
 
     def _find_run(self, run: RunContext) -> str | None:
         """Find the MLflow run of this run directory, if the store still has it."""
-        file = Path(run.path, RUN_ID_FILE)
+        file = Path(run.path, self.file)
         if not run.resumed_from or not file.exists():
             return None
         try:

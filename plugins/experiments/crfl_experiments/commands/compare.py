@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.cli import passing
+from crfl_core.cli import echo, passing
 from crfl_core.cli.output import terminal
 
 Paths = Annotated[list[Path], typer.Argument(help="Run directories, or the folder of a sweep.", show_default=False)]
@@ -48,8 +48,8 @@ def compare(
     target = save_figure(found, runs, figure, against, measure)
     passing("")
     if json:
-        typer.echo(comparison_json(comparison))
+        echo(comparison_json(comparison))
         return
     terminal().print(comparison_table(comparison, full=full))
     if target is not None:
-        typer.echo(f"figure: {target}")
+        echo(f"figure: {target}")

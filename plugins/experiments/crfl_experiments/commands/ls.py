@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.cli import passing
+from crfl_core.cli import echo, passing
 from crfl_core.cli.output import terminal
 
 
@@ -40,9 +40,9 @@ def ls(folder: Folder = Path("runs"), sort: Order = Sort.NAME, json: Json = Fals
     listed = list_runs(folder, sort.value)
     passing("")
     if json:
-        typer.echo(as_json(listed))
+        echo(as_json(listed))
     elif listed:
         console = terminal()
         console.print(list_table(listed, console.width))
     else:
-        typer.echo(f"{folder}: no runs here")
+        echo(f"{folder}: no runs here")

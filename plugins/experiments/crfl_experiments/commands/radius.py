@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crfl_core.cli import echo
 from crfl_core.cli.arguments import JsonOption
 
 if TYPE_CHECKING:
@@ -56,13 +57,13 @@ def radius(
     if json:
         from pydantic_core import to_json
 
-        typer.echo(to_json(result, indent=2, inf_nan_mode="strings").decode())
+        echo(to_json(result, indent=2, inf_nan_mode="strings").decode())
         return
     for term in result.terms:
-        typer.echo(f"{term.symbol:<12} {term.value:>14.8g}   {term.meaning}")
-    typer.echo()
+        echo(f"{term.symbol:<12} {term.value:>14.8g}   {term.meaning}")
+    echo()
     for rule, value in result.radii.items():
-        typer.echo(f"radius {value:>18.8g}   {rule}")
+        echo(f"radius {value:>18.8g}   {rule}")
     if result.divergence:
         show_divergence(result)
 
@@ -73,10 +74,10 @@ def show_divergence(result: Calculation) -> None:
     last = result.divergence[-1]
     eps = {t.symbol: t.value for t in result.terms}["eps"]
     said = "the vote has no majority" if result.covered is None else "covered" if result.covered else "not covered"
-    typer.echo()
-    typer.echo(f"KL attacked  {first:>12.8g}   divergence that these deltas add in the attacked round (Theorem 2)")
-    typer.echo(f"KL final     {last:>12.8g}   what {len(result.divergence) - 1} later rounds leave of it")
-    typer.echo(f"eps - KL     {eps - last:>12.8g}   {said} by Theorem 1 (reproduction, not a proof)")
+    echo()
+    echo(f"KL attacked  {first:>12.8g}   divergence that these deltas add in the attacked round (Theorem 2)")
+    echo(f"KL final     {last:>12.8g}   what {len(result.divergence) - 1} later rounds leave of it")
+    echo(f"eps - KL     {eps - last:>12.8g}   {said} by Theorem 1 (reproduction, not a proof)")
 
 
 def point_error(error: ValidationError) -> CrflError:

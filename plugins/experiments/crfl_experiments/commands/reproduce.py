@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crfl_core.cli import echo
 from crfl_core.cli.arguments import JsonOption, QuietOption, SetOption
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def reproduce(
         known = figure_titles()
         width = max(map(len, known))
         plain = "\n".join(f"{name:<{width}}  {title}" for name, title in known.items())
-        typer.echo(to_json(known, indent=2).decode() if json else plain)
+        echo(to_json(known, indent=2).decode() if json else plain)
         return
     try:
         result = run_figures(
@@ -79,9 +80,9 @@ def reproduce(
             quiet=quiet or json,
         )
     except KeyboardInterrupt:
-        typer.echo("interrupted: the same command resumes", err=True)
+        echo("interrupted: the same command resumes", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    typer.echo(to_json(result.to_json(), indent=2).decode() if json else verdict_lines(result, quiet=quiet))
+    echo(to_json(result.to_json(), indent=2).decode() if json else verdict_lines(result, quiet=quiet))
     if result.failures:
         raise typer.Exit(FAILED)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crfl_core.cli import passing
+from crfl_core.cli import echo, passing
 from crfl_core.cli.arguments import QuietOption, SetOption
 
 if TYPE_CHECKING:
@@ -106,12 +106,12 @@ def sweep(
     if dry_run:
         cells = list_cells(definition, as_json=json)
         passing("")
-        typer.echo(cells)
+        echo(cells)
         return
     try:
         failures: dict[str, Any] = run_sweep(definition, path, workers, quiet=quiet, engine=engine)
     except KeyboardInterrupt:
-        typer.echo(f"interrupted: continue with `crfl sweep {path}`", err=True)
+        echo(f"interrupted: continue with `crfl sweep {path}`", err=True)
         raise typer.Exit(INTERRUPTED) from None
     print_result(path, failures, as_json=json, quiet=quiet)
     if failures:

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import typer
-
+from crfl_core.cli import echo
 from crfl_core.cli.output import terminal
 from crfl_core.errors import ConfigError, StoreError
 from crfl_experiments.attack_settings import attack_lines
@@ -129,9 +128,9 @@ def print_result(path: Path, failures: Mapping[str, str], *, as_json: bool, quie
     """Print the result of a sweep."""
     result = SweepResult(path)
     if as_json:
-        typer.echo(json.dumps(result_json(result, failures), indent=2))
+        echo(json.dumps(result_json(result, failures), indent=2))
     elif quiet:
-        typer.echo(str(path))
+        echo(str(path))
     else:
         print_tables(result, failures)
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from crfl_core.errors import CrflError
+from crfl_core.printable_text import PrintableOutput, printable
 from crfl_core.reporting.metrics import Metrics
 from crfl_core.runs.run_directory import RunDirectory
 
@@ -46,7 +47,8 @@ class Overview:
 
             self._console: Console = Console(stderr=True, highlight=False)
             if self._console.is_terminal:
-                self._live = Live(self.render(), console=self._console, refresh_per_second=4, transient=True)
+                shown = PrintableOutput(self.render())
+                self._live = Live(shown, console=self._console, refresh_per_second=4, transient=True)
                 self._live.start()
         return self
 
@@ -60,9 +62,9 @@ class Overview:
         if ended and event is not None:
             self._judge(event.cell)
         if self._live is not None:
-            self._live.update(self.render())
+            self._live.update(PrintableOutput(self.render()))
         elif ended and event is not None and not self._quiet:
-            self._console.print(self.line(event), markup=False, soft_wrap=True)
+            self._console.print(printable(self.line(event)), markup=False, soft_wrap=True)
 
     def line(self, event: Event) -> str:
         """Return the line of a cell that ended, with the progress of the sweep."""

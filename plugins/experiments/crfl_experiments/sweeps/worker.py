@@ -19,6 +19,8 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from crfl_core.files.atomic_files import open_regular
+
 if TYPE_CHECKING:
     from crfl_experiments.sweeps.cell_runner import Job
 
@@ -52,7 +54,7 @@ def main() -> None:
 def write_to(line: str) -> None:
     """Append standard output and standard error to a file; an empty line means that the parent has gone."""
     if line:
-        with Path(json.loads(line)).open("ab") as file:
+        with os.fdopen(open_regular(Path(json.loads(line)), os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
             os.dup2(file.fileno(), 2)
             os.dup2(file.fileno(), 1)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crfl_core.cli import passing
+from crfl_core.cli import echo, passing
 from crfl_core.cli.arguments import JsonOption, QuietOption
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
     if json:
         from pydantic_core import to_json
 
-        typer.echo(to_json({row.name: result.metrics for row, result in zip(ROWS, results, strict=True)}, indent=2))
+        echo(to_json({row.name: result.metrics for row, result in zip(ROWS, results, strict=True)}, indent=2))
         return
     if quiet:
         crfl_reports.pages.write_report(out / "certified", explore=EXPLORE)
-        typer.echo(str(out))
+        echo(str(out))
         return
     plain = "utf" not in (sys.stdout.encoding or "").lower()
     for line in story_lines(results, plain=plain, colours=use_colours()):
@@ -54,7 +54,7 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
     with redirect_plugin_output():
         report = write_with_progress(out / "certified", explore=EXPLORE)
     for line in ending(report, program_name()):
-        typer.echo(line)
+        echo(line)
 
 
 def ending(report: Path, program: str = "crfl") -> Iterator[str]:

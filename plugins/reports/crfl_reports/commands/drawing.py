@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from crfl_experiments.comparison import run_paths
 
 from crfl_core.errors import ConfigError, CrflError, StoreError
+from crfl_core.files.atomic_files import write_output_file
 from crfl_core.runs.results import RunResult
 from crfl_reports.figures import Format, image_of
 from crfl_reports.gallery import FIGURES, plot
@@ -45,11 +46,10 @@ def save(figures: Mapping[str, Figure], folder: Path, formats: Sequence[Format])
     """Write every figure in every format and yield the paths."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            for suffix in formats:
-                path = folder / f"{name}.{suffix}"
-                path.write_bytes(image_of(figure, suffix))
-                yield path
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise StoreError(f"{folder}: figures cannot be written: {reason}: choose another --out") from error
+        raise StoreError(f"{folder}: figures cannot be written: {error.strerror}: choose another --out") from error
+    for name, figure in figures.items():
+        for suffix in formats:
+            path = folder / f"{name}.{suffix}"
+            write_output_file(path, image_of(figure, suffix))
+            yield path

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.cli import passing
+from crfl_core.cli import echo, passing
 from crfl_core.cli.arguments import TrustOption
 
 Place = Annotated[
@@ -52,9 +52,9 @@ def open_(
             target = write_with_progress(run, out, explore=seconds, trust=trust)
     passing("")
     if not no_browser and has_display() and browse(target):
-        typer.echo(f"opened {target}")
+        echo(f"opened {target}")
     else:
-        typer.echo(str(target))
+        echo(str(target))
 
 
 def has_display() -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.cli import passing
+from crfl_core.cli import echo, passing
 from crfl_core.cli.arguments import TrustOption
 
 
@@ -56,6 +56,6 @@ def plot(
     figures, left_out = draw_figures([load(place, trust=trust) for place in run_places(runs)], figure)
     passing("")
     for path in save(figures, out, [one.value for one in suffix or (Suffix.PNG,)]):
-        typer.echo(path)
+        echo(path)
     if left_out:
-        typer.echo(f"not drawn: {', '.join(left_out)}; --figure NAME says why", err=True)
+        echo(f"not drawn: {', '.join(left_out)}; --figure NAME says why", err=True)

@@ -15,7 +15,8 @@ from urllib.parse import quote
 from crfl_experiments.run_list import find_runs
 
 from crfl_core.certification.levels import LEVEL_WORDS
-from crfl_core.errors import DataError, StoreError
+from crfl_core.errors import CrflError, StoreError
+from crfl_core.files.atomic_files import refuse_links, write_output_file
 from crfl_core.reporting.glossary import GLOSSARY
 from crfl_core.runs.results import load
 from crfl_core.runs.run_directory import RunDirectory
@@ -179,7 +180,7 @@ def write_run_reports(
     for done, run in enumerate(outdated, 1):
         try:
             write(run.path / NAME, run_page(run.path, trust=trust, explore=explore / len(outdated), progress=None))
-        except DataError:
+        except CrflError:
             continue
         if progress is not None:
             progress(done, len(outdated))
@@ -197,10 +198,6 @@ def is_current(directory: Path) -> bool:
 
 
 def write(target: Path, text: str) -> None:
-    """Replace a file as a whole."""
-    temporary = target.with_name(f".{target.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(target)
-    except OSError as error:
-        raise DataError(f"{target}: cannot be written: {error.strerror}: choose another --out") from error
+    """Replace a file as a whole, but no link."""
+    refuse_links(target.parent, target.name)
+    write_output_file(target, text.encode())

@@ -48,7 +48,7 @@ Key = tuple[str, str, str]
 
 def tables(directory: RunDirectory) -> Iterator[CertificateResult]:
     """Yield the guarantees of a run as its tables have them, in their order."""
-    for name in sorted(directory.list_own_files()):
+    for name in sorted(directory.digests):
         if name.startswith("certificates/"):
             yield from guarantees(directory, name)
 
