@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from crfl_core.plugin_api.base import Plugin
     from crfl_core.plugin_api.command import Command
     from crfl_core.plugin_loading.registry import PluginListing, Registry
+    from crfl_core.testing import Result
 
 EXIT_BROKEN_PROMISE = 1
 OWN_DISTRIBUTION = "crfl"
@@ -168,7 +169,7 @@ def check(
 ) -> None:
     """Run the conformance kit on a plugin.
 
-    Exit 1 if it breaks a promise of its kind.
+    Exit 1 if it breaks a promise, or if no check of its kind could be made.
     """
     passing("starting")
     from crfl_core.plugin_loading.registry import Registry
@@ -176,9 +177,11 @@ def check(
 
     results = []
     with output.redirect_plugin_output():
-        for result in each_result(build_plugin(Registry(), kind, name, options or [])):
+        plugin = build_plugin(Registry(), kind, name, options or [])
+        for result in each_result(plugin):
             results.append(result)
             passing(f"{len(results)} checks, the last one: {result.check}")
+    unchecked = find_unchecked(plugin, results)
     passing("")
     if json:
         import json as codec
@@ -200,8 +203,22 @@ def check(
         console.print(table)
         counts = Counter(result.status for result in results)
         console.print(", ".join(f"{count} {status}" for status, count in counts.items()))
-    if any(result.status == "failed" for result in results):
+        if unchecked:
+            console.print(f"no check of its kind could be made: {unchecked}", markup=False, soft_wrap=True)
+    if unchecked or any(result.status == "failed" for result in results):
         raise typer.Exit(EXIT_BROKEN_PROMISE)
+
+
+def find_unchecked(plugin: Plugin | Command, results: Sequence[Result]) -> str:
+    """Return why all checks of a plugin's kind were skipped; empty if one was made."""
+    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.testing import promises_of
+
+    own = {promise.name for promise in promises_of(type(plugin)) if promise.base is not Plugin}
+    found = [result for result in results if result.check in own]
+    if not found or any(result.status != "skipped" for result in found):
+        return ""
+    return found[0].message
 
 
 def build_plugin(registry: Registry, kind: str | None, name: str, options: Sequence[str]) -> Plugin | Command:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -11,12 +12,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from crfl_core import resource_limits
-from crfl_core.errors import OptionError
+from crfl_core.errors import CrflWarning, OptionError
 from crfl_core.plugin_api.model import BoundModel
 from crfl_core.records.ledger import ModelFacts
 from crfl_core.records.round import Layout
 
-STOCHASTIC = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.RReLU)
+DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 COPIES = 2
 """Modules in memory before training: two are built and compared."""
@@ -27,9 +28,11 @@ INITIALISING = threading.RLock()
 class ModuleModel(BoundModel):
     """Model of a module that maps (b, features) to (b, classes), built with PyTorch's own initialisation.
 
-    Buffers (batch normalisation) would be aggregated as if they were weights, and stochastic layers break the
-    comparison of two training runs: both are refused. Several threads may use a model: each has its own
-    module, so `build` has to make a new module in every call.
+    Buffers that training changes (batch normalisation) would be aggregated as if they were weights, and stochastic
+    layers break the comparison of two training runs: both are refused. Constant buffers that are not persistent, such
+    as masks, and dropout with probability 0 are fine. Modules that `torch.func.vmap` cannot batch, such as `nn.LSTM`,
+    are called once per model and client, which is slower: a warning says so. Several threads may use a model: each has
+    its own module, so `build` has to make a new module in every call.
     """
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
@@ -38,10 +41,9 @@ class ModuleModel(BoundModel):
         self._check_room()
         module = self._fresh(0)
         another = self._fresh(0)  # compared by shape, not by value
-        for name, _ in module.named_buffers():
-            raise OptionError("type", f"the module has the buffer {name!r}: use layers without buffers")
+        check_buffers(module, self._fresh)
         for layer in module.modules():
-            if isinstance(layer, STOCHASTIC):
+            if is_stochastic(layer):
                 raise OptionError("type", f"the module has a stochastic layer, {type(layer).__name__}: remove it")
         if {id(parameter) for parameter in module.parameters()} & {id(parameter) for parameter in another.parameters()}:
             raise OptionError("type", "two modules share parameters: make all layers anew in every call of build()")
@@ -104,20 +106,148 @@ class ModuleModel(BoundModel):
             return self._build()
 
 
+def is_stochastic(layer: nn.Module) -> bool:
+    """Return whether a layer draws random numbers; dropout with probability 0 does not."""
+    if isinstance(layer, DROPPING):
+        return layer.p > 0
+    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
+        return layer.dropout > 0
+    return isinstance(layer, nn.RReLU)
+
+
+def check_buffers(module: nn.Module, build: Callable[[int], nn.Module]) -> None:
+    """Refuse buffers that belong to a model's state, or that differ between two modules with different seeds."""
+    kept = {
+        f"{prefix}.{name}".removeprefix(".")
+        for prefix, layer in module.named_modules()
+        for name in layer._buffers.keys() - layer._non_persistent_buffers_set
+    }
+    others = dict(build(1).named_buffers()) if any(True for _ in module.buffers()) else {}
+    for name, buffer in module.named_buffers():
+        if name in kept:
+            raise OptionError(
+                "type",
+                f"the module has the buffer {name!r}: use layers without buffers, or register a constant one with "
+                "persistent=False",
+            )
+        if name not in others or not torch.equal(buffer, others[name]):
+            raise OptionError(
+                "type", f"the buffer {name!r} differs when the module is made again: only constants can be buffers"
+            )
+
+
 class ModuleCalls:
-    """Batched functions of one module. Only one call at a time: it puts parameters into the module."""
+    """Functions of one module for many models and clients. Only one call at a time: it puts parameters into the module.
+
+    The first call decides whether `vmap` can batch the module; if not, every model of every client has a call of its
+    own.
+    """
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         self._module = module
         self._layout = layout
-        self.gradient = vmap(
+        self._buffers = [(buffer, buffer._version) for buffer in module.buffers()]
+        self._is_batched: bool | None = None
+        self._batched_gradient = vmap(
             vmap(grad(self._loss), in_dims=(0, 0, 0, 0)),
             in_dims=(0, None, None, None),
         )
         one = vmap(grad(self._loss_of_one), in_dims=(None, 0, 0))
-        self.sample_gradients = vmap(vmap(one, in_dims=(0, 0, 0)), in_dims=(0, None, None))
-        self.logits = vmap(self._call, in_dims=(0, None))
+        self._batched_sample_gradients = vmap(vmap(one, in_dims=(0, 0, 0)), in_dims=(0, None, None))
+        self._batched_logits = vmap(self._call, in_dims=(0, None))
         self._numbers: dict[int, int] = {}
+
+    def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
+        """Return logits: (R, P) and (b, features) -> (R, b, C)."""
+        if not len(parameters) or self.is_batched(parameters[0], x[:1]):
+            found: Tensor = self._batched_logits(parameters, x)
+        else:
+            found = torch.stack([self._call(model, x) for model in parameters])
+        self._check_constants()
+        return found
+
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Return gradients: (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P)."""
+        if not parameters.numel() or self.is_batched(parameters[0, 0], x[0, :1]):
+            found: Tensor = self._batched_gradient(parameters, x, y, weights)
+        else:
+            clients = list(zip(x, y, weights, strict=True))
+            found = torch.stack(
+                [
+                    torch.stack([self._slope(one, *own) for one, own in zip(models, clients, strict=True)])
+                    for models in parameters
+                ]
+            )
+        self._check_constants()
+        return found
+
+    def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return one gradient per sample: (R, n, P), (n, b, features), (n, b) -> (R, n, b, P)."""
+        if not parameters.numel() or self.is_batched(parameters[0, 0], x[0, :1]):
+            found: Tensor = self._batched_sample_gradients(parameters, x, y)
+        else:
+            clients = list(zip(x, y, strict=True))
+            found = torch.stack(
+                [
+                    torch.stack([self._sample_slopes(one, *own) for one, own in zip(models, clients, strict=True)])
+                    for models in parameters
+                ]
+            )
+        self._check_constants()
+        return found
+
+    def is_batched(self, flat: Tensor, x: Tensor) -> bool:
+        """Return whether `vmap` can batch the module, found out once, with one model and one sample, each twice."""
+        if self._is_batched is None and len(x):
+            self._is_batched = self._try_batching(flat.detach(), x.detach())
+        return self._is_batched is not False
+
+    def _try_batching(self, flat: Tensor, x: Tensor) -> bool:
+        models = flat.expand(2, 2, -1)
+        samples = x.expand(2, 2, -1)
+        labels = torch.zeros(2, 2, dtype=torch.int64, device=x.device)
+        try:
+            self._batched_logits(models[0], samples[0])
+            self._batched_gradient(models, samples, labels, torch.ones_like(labels, dtype=x.dtype))
+            self._batched_sample_gradients(models, samples, labels)
+        except (RuntimeError, NotImplementedError) as error:
+            with INITIALISING:
+                before = torch.get_rng_state()
+                self._slope(flat, samples[0], labels[0], torch.ones(2, dtype=x.dtype, device=x.device))
+                if not torch.equal(before, torch.get_rng_state()):
+                    raise OptionError("type", "the module draws random numbers: remove dropout and noise") from error
+            self._check_constants()
+            message = (
+                f"{type(self._module).__name__}: PyTorch cannot batch this module over clients "
+                f"({str(error).splitlines()[0]}), so each client is trained alone, which is slower"
+            )
+            warnings.warn(message, CrflWarning, stacklevel=2)
+            return False
+        return True
+
+    def _slope(self, flat: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Return the gradient of the weighted loss of one client."""
+        with torch.enable_grad():
+            leaf = flat.detach().requires_grad_()
+            (found,) = torch.autograd.grad(self._loss(leaf, x, y, weights), leaf)
+        result: Tensor = found
+        return result
+
+    def _sample_slopes(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient of every sample's loss of one client, (b, P)."""
+        alone = torch.ones(1, dtype=x.dtype, device=x.device)
+        return torch.stack(
+            [self._slope(flat, sample[None], label[None], alone) for sample, label in zip(x, y, strict=True)]
+        )
+
+    def _check_constants(self) -> None:
+        """Refuse a module that changes its buffers."""
+        now = list(self._module.buffers())
+        same = len(now) == len(self._buffers) and all(
+            one is known and one._version == version for one, (known, version) in zip(now, self._buffers, strict=True)
+        )
+        if not same:
+            raise OptionError("type", "the module changes its buffers: only constants can be buffers")
 
     def numbers_per_sample(self, x: Tensor) -> int:
         """Count the numbers of the input and all layer outputs, once, on one sample."""

@@ -193,6 +193,24 @@ def check_refuses_unknown_territory(case: Case[Certificate]) -> None:
 
 
 @check_for(Certificate)
+def check_fitted_preprocessing_is_not_taken_as_public(case: Case[Certificate]) -> None:
+    """A sound certificate about groups declares, or refuses, a scaling that is fitted to the data of all clients."""
+    if not (case.plugin.sound and case.plugin.groups):
+        raise Skipped("it is not a sound certificate about groups")
+    trial = case.once(find_trial)
+    counts = []
+    for fitted in (False, True):
+        checks = trial.audit(ledger=with_facts(trial.ledger, scaling_fitted=fitted)).checks
+        counts.append(sum(check.status != "held" for check in checks))
+    if counts[1] <= counts[0]:
+        raise CheckFailed(
+            "one more declared or failed assumption if the scaling is fitted to clients' data, which crosses groups",
+            f"{counts[1]} of them, as many as without",
+            "add assumption_checks.check_preprocessing(ledger) to the audit",
+        )
+
+
+@check_for(Certificate)
 def check_observed_norms_are_for_pathwise_statements(case: Case[Certificate]) -> None:
     """Only a statement about this very run may use what clients really submitted; and long updates never help."""
     trial = case.once(find_trial)

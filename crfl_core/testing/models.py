@@ -21,6 +21,11 @@ KINDS_OF_DATA = {
     "images": DataFacts(64, 5, Domain(0.0, 1.0), (1, 8, 8)),
     "tabular data": DataFacts(12, 3, Domain(0.0, 1.0)),
 }
+LARGE_IMAGES = {
+    "images of 28 x 28 pixels": DataFacts(784, 10, Domain(0.0, 1.0), (1, 28, 28)),
+    "images of 3 x 32 x 32 numbers": DataFacts(3072, 10, Domain(0.0, 1.0), (3, 32, 32)),
+}
+"""Tried only for a model that fits nothing smaller."""
 MODEL_TOLERANCE = 1e-8
 
 
@@ -33,6 +38,12 @@ def predictions(model: Model, _: Case[Model]) -> tuple[object, ...]:
         start = bound.initial_parameters(np.random.default_rng(0))
         found += [start, bound.logits(parameters[:, 0], x[0]), bound.gradient(parameters, x, y, weights)]
     return tuple(found)
+
+
+@check_for(Model)
+def check_can_be_built(case: Case[Model]) -> None:
+    """The model can be built for images or for tabular data."""
+    build_models(case)
 
 
 @check_for(Model)
@@ -229,22 +240,28 @@ def check_operator_norm_is_a_norm(case: Case[Model]) -> None:
 
 
 def build_models(case: Case[Model]) -> Iterator[tuple[DataFacts, BoundModel]]:
-    """Return the model for every kind of data that its options fit."""
-    found = case.once(models_for_data)
+    """Return the model for every kind of data that its options fit; fail if it can be built for none."""
+    found, refusals = case.once(models_for_data)
     if not found:
-        raise Skipped(f"its options fit neither {' nor '.join(KINDS_OF_DATA)}")
+        raise CheckFailed(
+            f"a model that can be built for {', '.join(refusals)}, or some of these",
+            "; ".join(f"{data}: {why}" for data, why in refusals.items()),
+            "correct build(), or pass an instance whose options fit one of these",
+        )
     return iter(found)
 
 
-def models_for_data(case: Case[Model]) -> list[tuple[DataFacts, BoundModel]]:
-    """Build the model for images and tabular data; an `OptionError` for one of them is fine."""
-    result = []
-    for facts in KINDS_OF_DATA.values():
-        try:
-            result.append((facts, case.plugin.build(facts)))
-        except OptionError:
-            continue
-    return result
+def models_for_data(case: Case[Model]) -> tuple[list[tuple[DataFacts, BoundModel]], dict[str, str]]:
+    """Build the model for images and tabular data; also return why it was refused, by kind of data."""
+    built: list[tuple[DataFacts, BoundModel]] = []
+    refusals: dict[str, str] = {}
+    for kinds in (KINDS_OF_DATA, LARGE_IMAGES):
+        for name, facts in kinds.items() if not built else ():
+            try:
+                built.append((facts, case.plugin.build(facts)))
+            except OptionError as error:
+                refusals[name] = str(error)
+    return built, refusals
 
 
 def generator(seed: int) -> torch.Generator:

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
+import crfl_core
 from crfl_core.cli.scaffold import LICENCES, PluginNames, ScaffoldError, add_to_package, package_files, write_package
 from crfl_core.cli.scaffold.names import KINDS_OF_PACKAGES
 from crfl_core.extend import Registry
@@ -333,3 +335,12 @@ def test_the_tests_of_the_packages_pass_as_they_are_written(packages: list[Path]
         env=environment,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_the_example_of_a_new_stage_is_certified(crfl: Crfl, tmp_path: Path) -> None:
+    crfl("new", "stage", "short", "--out", "mine")
+    module: dict[str, Any] = {"__name__": "short"}
+    exec((tmp_path / "mine/src/crfl_short/__init__.py").read_text(encoding="utf-8"), module)
+    result = crfl_core.run(tmp_path / "mine/example.toml", out=tmp_path / "run", plugins={"short": module["Short"]})
+    assert result.metrics.refused == {}
+    assert result.metrics.curves[0].certified_accuracy[1] > 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 import crfl_core
 from crfl_core import resource_limits
+from crfl_core.errors import CrflWarning
 from crfl_core.extend import (
     BoundModel,
     ConfigError,
@@ -232,6 +234,124 @@ def test_the_start_depends_on_its_stream_and_leaves_torchs_generator_alone(model
 def test_modules_that_break_the_comparison_of_two_runs_are_refused(layer: nn.Module) -> None:
     with pytest.raises(OptionError, match=r"the module has (the buffer|a stochastic layer)"):
         ModuleModel(lambda: nn.Sequential(layer, nn.Linear(36, 4)))
+
+
+class Recurrent(nn.Module):
+    """Reads images row by row."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.rows = nn.LSTM(8, 6, num_layers=2, dropout=dropout, batch_first=True)
+        self.out = nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.rows(x.view(len(x), 8, 8))
+        logits: Tensor = self.out(states[:, -1])
+        return logits
+
+
+class Attentive(nn.Module):
+    """Attends to the earlier rows of images, with a mask that is no part of its state."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=dropout, batch_first=True)
+        self.rows = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.out = nn.Linear(8, 10)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(8), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.rows(x.view(len(x), 8, 8), mask=self.mask.to(x)).mean(1))
+        return logits
+
+
+def differentiate(module: nn.Module, layout: Any, flat: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+    """The gradient of the weighted loss by PyTorch alone, without any batching."""
+    for name, value in layout.unflatten(flat).items():
+        module.get_parameter(name).data = value.clone()
+    losses = nn.functional.cross_entropy(module(x), y, reduction="none")
+    slopes = torch.autograd.grad((losses * weights).sum(), list(module.parameters()))
+    return torch.cat([slope.flatten() for slope in slopes])
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot batch this module", "ignore:There is a performance drop")
+@pytest.mark.parametrize("kind", [Recurrent, Attentive])
+def test_recurrent_and_attentive_modules_have_the_gradients_of_pytorch(kind: type[nn.Module]) -> None:
+    bound = ModuleModel(kind)
+    parameters = 0.3 * gaussian(2, 3, bound.layout.size)
+    x = gaussian(3, 4, 64, seed=1)
+    y = torch.arange(12).view(3, 4) % 10
+    weights = torch.full((3, 4), 0.25, dtype=torch.float64)
+    weights[1, 3] = 0.0
+    found = bound.gradient(parameters, x, y, weights)
+    each = bound.sample_gradients(parameters, x, y)
+    module = kind().double()
+    for replica in range(2):
+        for client in range(3):
+            own = (bound.layout, parameters[replica, client], x[client], y[client], weights[client])
+            torch.testing.assert_close(found[replica, client], differentiate(module, *own))
+    torch.testing.assert_close((weights[:, :, None] * each).sum(2), found)
+    logits = bound.logits(parameters[:, 0], x[0])
+    torch.testing.assert_close(logits[1], bound.logits(parameters[1:, 0], x[0])[0])
+
+
+def test_a_module_that_cannot_be_batched_trains_with_a_note_about_its_speed(tmp_path: Path) -> None:
+    config = tiny(
+        attack="none", model={"type": "recurrent"}, training={"learning_rate": 0.5, "steps": 3, "batch_size": 16}
+    )
+    with pytest.warns(CrflWarning, match=r"Recurrent: PyTorch cannot batch this module over clients .* slower"):
+        result = crfl_core.run(config, out=tmp_path / "run", plugins={"recurrent": Rows})
+    assert result.ledger.rounds[-1].accepted
+
+
+class Rows(Model):
+    """Builds the recurrent module."""
+
+    def build(self, facts: DataFacts) -> BoundModel:
+        return ModuleModel(Recurrent)
+
+
+@pytest.mark.parametrize("kind", [Recurrent, Attentive])
+def test_dropout_hidden_in_recurrent_and_attentive_layers_is_refused(kind: Any) -> None:
+    with pytest.raises(OptionError, match="the module has a stochastic layer"):
+        ModuleModel(lambda: kind(dropout=0.1))
+
+
+class Noisy(Recurrent):
+    """Draws random numbers in a way that no layer tells."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.dropout(x, 0.5))
+
+
+class Counting(nn.Linear):
+    """Counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.register_buffer("calls", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Noisy, "draws random numbers"), (Counting, "changes its buffers")])
+def test_modules_that_remember_or_draw_are_refused_when_they_are_called(kind: type[nn.Module], why: str) -> None:
+    bound = ModuleModel(kind)
+    with pytest.raises(OptionError, match=why):
+        bound.logits(gaussian(2, bound.layout.size), gaussian(3, 64))
+
+
+def test_constant_buffers_are_allowed_and_random_ones_are_not() -> None:
+    def build(buffer: Tensor) -> nn.Module:
+        module = nn.Linear(64, 10)
+        module.register_buffer("mask", buffer, persistent=False)
+        return module
+
+    ModuleModel(lambda: nn.Sequential(nn.Dropout(0.0), build(torch.ones(3))))
+    with pytest.raises(OptionError, match="only constants can be buffers"):
+        ModuleModel(lambda: build(torch.randn(3)))
 
 
 def test_an_image_too_small_for_its_convolutions_is_refused() -> None:

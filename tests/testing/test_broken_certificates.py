@@ -18,6 +18,13 @@ from crfl_core.testing import Trial, check_plugin
 from tests.testing.support import assert_fails, checks_of, verdict
 
 
+class Trusting(GroupVote):
+    """Forgets that all groups share the preprocessing."""
+
+    def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
+        return tuple(check for check in super().audit(ledger, threat) if check.name != "preprocessing is public")
+
+
 def changed(guarantee: Guarantee, **columns: Any) -> Guarantee:
     """The guarantee with another radius, and its logarithm."""
     if "radius" in columns:
@@ -161,6 +168,7 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     "ties_certify_nothing": [(Generous(), "abstain if p_a <= p_b")],
     "refusals_help": [(Taciturn(), "a remedy in 'the moon is full'")],
     "refuses_unknown_territory": [(Credulous(), "add a Check of status 'failed'")],
+    "fitted_preprocessing_is_not_taken_as_public": [(Trusting(), "check_preprocessing(ledger)")],
     "observed_norms_are_for_pathwise_statements": [
         (Watching(), "leave `observed` of DriftBound as it is"),
         (Flattered(), "adds to what it costs"),

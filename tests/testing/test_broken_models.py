@@ -9,7 +9,7 @@ import pytest
 import torch
 from crfl_models.feature_maps.rescaling import BoundUnitBall
 from crfl_models.softmax import Softmax
-from torch import Tensor
+from torch import Tensor, nn
 
 from crfl_core.extend import (
     BoundMap,
@@ -21,11 +21,13 @@ from crfl_core.extend import (
     LocalModels,
     Model,
     ModelFacts,
+    ModuleModel,
+    OptionError,
     Plugin,
     State,
 )
 from tests.models.second_hand import Regression
-from tests.testing.support import assert_fails, checks_of
+from tests.testing.support import assert_fails, checks_of, verdict
 
 
 class Sized(LinearModel):
@@ -231,6 +233,27 @@ def test_a_broken_model_is_told_what_to_fix(check: str, plugin: Plugin, word: st
     assert_fails(plugin, check, word)
 
 
+class Normalised(Model):
+    """Has a layer that no comparison of two runs could stand."""
+
+    def build(self, facts: DataFacts) -> BoundModel:
+        return ModuleModel(lambda: nn.Sequential(nn.BatchNorm1d(facts.inputs), nn.Linear(facts.inputs, facts.classes)))
+
+
+class Large(Model):
+    """Needs images that have room for its convolution."""
+
+    def build(self, facts: DataFacts) -> BoundModel:
+        if facts.image_shape is None or facts.image_shape[-1] < 28:
+            raise OptionError("type", "it needs images of 28 pixels")
+        return Softmax().build(facts)
+
+
+def test_a_model_that_can_be_built_for_no_data_fails_and_says_why() -> None:
+    assert_fails(Normalised(), "can_be_built", "the module has the buffer", "persistent=False")
+    assert verdict(Large(), "can_be_built") == ("passed", "")
+
+
 def test_every_check_has_a_model_that_fails_it() -> None:
-    assert set(MODELS) == checks_of(Model)
+    assert {*MODELS, "can_be_built"} == checks_of(Model)
     assert {*MAPS, FITTED} == checks_of(FeatureMap)

@@ -283,3 +283,15 @@ def test_a_name_of_several_kinds_needs_the_kind(crfl: Crfl, install: Callable[..
     assert done.returncode == 2
     assert "'krum' is the name of several plugins: choose with --kind aggregator or --kind dataset" in done.stderr
     assert crfl("plugins", "check", "krum", "--kind", "dataset").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["unit-ball", "crfl:unit-ball"])
+def test_a_feature_map_keeps_its_options_under_each_of_its_names(crfl: Crfl, name: str) -> None:
+    results = json.loads(crfl("plugins", "check", name, "--json").stdout)
+    assert [one["status"] for one in results if one["check"] == "options_survive_a_config_file"] == ["passed"]
+
+
+def test_a_plugin_of_whose_kind_nothing_could_be_checked_is_not_fine(crfl: Crfl) -> None:
+    done = crfl("plugins", "check", "arrays", "--set", "path='nowhere.npz'")
+    assert done.returncode == 1
+    assert "no check of its kind could be made: its data cannot be read here" in done.stdout
