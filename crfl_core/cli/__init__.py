@@ -16,6 +16,8 @@ from crfl_core.errors import CrflError, CrflWarning, PluginError
 from crfl_core.printable_text import printable
 
 EXIT_BAD_INPUT = 2
+EXIT_REFUSED = 3
+"""The command did its work, and every certificate is refused."""
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 LINE_LIMIT = 2_000

@@ -67,3 +67,4 @@ def certify(
             trackers=output.progress(quiet=json),
         )
     output.show_what_if(result, full=full, json=json)
+    output.exit_if_refused(result.curves, result.refused)

@@ -9,14 +9,14 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
 import typer
 
-from crfl_core.cli import echo, exit_status, passing, print_message
+from crfl_core.cli import EXIT_REFUSED, echo, exit_status, passing, print_message
 from crfl_core.errors import PluginFailure, describe_exception
 from crfl_core.printable_text import PrintableOutput, printable
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from crfl_core.plugin_api.tracker import Tracker
+    from crfl_core.reporting.metrics import Curve
     from crfl_core.runs.certify import WhatIf
     from crfl_core.runs.results import RunResult
     from crfl_core.training.clean_twin import AttackEffect
@@ -139,6 +140,18 @@ def program_name() -> str:
 def use_colours() -> bool:
     """Return whether stdout is a terminal of a user who wants colours."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def show_planned_refusals(refused: Mapping[str, str]) -> None:
+    """Say on stderr which certificates the config refuses before round 1; the run trains with the others."""
+    for name, why in refused.items():
+        print_message(f"refused before round 1: {name}: {why}")
+
+
+def exit_if_refused(curves: Sequence[Curve], refused: Mapping[str, str]) -> None:
+    """End with exit status 3 if every certificate is refused, although the run is finished."""
+    if refused and not curves:
+        raise typer.Exit(EXIT_REFUSED)
 
 
 def terminal() -> Console:

@@ -70,6 +70,7 @@ def run(
         from crfl_core.config import load_config
         from crfl_core.plugin_loading.registry import Registry
         from crfl_core.runs import run as execution
+        from crfl_core.runs.planned_ledger import check_certificates
         from crfl_core.runs.resource_needs import estimate_run
         from crfl_core.runs.results import load
 
@@ -89,6 +90,7 @@ def run(
         try:
             with execution.locate_errors(loaded):
                 session = execution.prepare(loaded.config, path, [] if dry_run else results.trackers)
+                output.show_planned_refusals(check_certificates(session.federation))
                 if dry_run:
                     estimate = estimate_run(session)
                 else:
@@ -100,6 +102,7 @@ def run(
         show_estimate(estimate, path, json=json)
     else:
         results.show(result)
+        output.exit_if_refused(result.metrics.curves, result.metrics.refused)
 
 
 def resume(path: Path, results: RunDisplay, *, trust: bool) -> None:
@@ -112,6 +115,7 @@ def resume(path: Path, results: RunDisplay, *, trust: bool) -> None:
         except KeyboardInterrupt as stop:
             raise output.report_interrupt(path, stop) from None
     results.show(result)
+    output.exit_if_refused(result.metrics.curves, result.metrics.refused)
 
 
 def refuse_options(path: Path, options: Sequence[str]) -> None:
