@@ -25,6 +25,7 @@ ALL = [
     "paper",
     "group-vote",
     "ensemble",
+    "backdoor",
 ]
 UNIT_BALL = {"type": "softmax", "features": "unit-ball"}
 CONFIGS: dict[str, dict[str, Any]] = {

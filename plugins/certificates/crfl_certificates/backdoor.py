@@ -61,7 +61,9 @@ class Backdoor(GroupCertificate):
             Check(
                 "feature maps are Lipschitz",
                 "failed" if lipschitz is None else "declared",
-                "no constant" if lipschitz is None else f"constant {lipschitz:.4g}, computed with rounding",
+                "no constant"
+                if lipschitz is None
+                else ", declared by ".join((f"constant {lipschitz:.4g}, computed with rounding", *facts.foreign_maps)),
                 "a Lipschitz constant",
                 "use 'unit-ball' instead of 'unit-sphere', give 'whiten' a radius, leave out 'deskew'"
                 if lipschitz is None

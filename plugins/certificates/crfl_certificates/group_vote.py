@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_certificates.capped import UPDATE_CAP
-from crfl_certificates.grouped import GroupCertificate, isolation_checks
+from crfl_certificates.grouped import GroupCertificate, check_disjoint, isolation_checks
 from crfl_core.extend import (
     Check,
     DriftBound,
@@ -68,7 +68,7 @@ class GroupVote(GroupCertificate):
         groups = ledger.facts.groups
         assert groups is not None
         if groups.by != "subsets":
-            return Check("groups are disjoint", "held", "every client is in one", "no client in two groups")
+            return check_disjoint(ledger)
         if self.refine:
             remedy = "set refine = false, or groups.by = 'deal'"
             return Check("groups are disjoint", "failed", "random subsets", "no client in two groups", remedy)

@@ -63,7 +63,7 @@ def check_disjoint(ledger: Ledger) -> Check:
         "held" if disjoint else "failed",
         "every client is in one" if disjoint else "random subsets",
         "no client in two groups",
-        "" if disjoint else "use the certificate 'ensemble', or groups.by = 'deal'",
+        "" if disjoint else "use the certificate 'group-vote', or groups.by = 'deal'",
     )
 
 
