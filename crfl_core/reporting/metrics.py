@@ -108,6 +108,16 @@ class Attackers(LedgerRecord):
     largest_weight_share: float | None
 
 
+class TrustedBaseline(LedgerRecord):
+    """Test accuracy of the run's model, trained on the server's own labelled samples alone.
+
+    No client can touch that model, so its accuracy is certified against all of them.
+    """
+
+    accuracy: float
+    samples: int
+
+
 class Metrics(LedgerRecord):
     """Everything that `metrics.json` holds."""
 
@@ -116,6 +126,7 @@ class Metrics(LedgerRecord):
     backdoored_accuracy: float | None
     backdoor: Backdoor | None
     attackers: Attackers | None = None
+    trusted_baseline: TrustedBaseline | None = None
     curves: tuple[Curve, ...]
     refused: dict[str, str]
     partition: ClassHistogram
@@ -133,6 +144,16 @@ class Metrics(LedgerRecord):
             and clients in curve.radii
         ]
         return max(found, key=lambda one: one[0], default=None)
+
+    def clients_above_baseline(self) -> float | None:
+        """Return the most clients against whom more is proved than the server reaches alone; None if there are none."""
+        baseline = self.trusted_baseline
+        if baseline is None:
+            return None
+        radii = {radius for curve in self.curves if curve.level == "client" for radius in curve.radii}
+        proved = ((radius, self.proven_accuracy(radius)) for radius in radii)
+        above = [radius for radius, best in proved if best is not None and best[0] > baseline.accuracy]
+        return max(above, default=None)
 
 
 def measure_attackers(ledger: Ledger) -> Attackers | None:

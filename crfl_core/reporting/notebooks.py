@@ -97,6 +97,8 @@ def run_html(run: RunResult) -> str:
     """Return a finished run as HTML: accuracy, guarantees, and refused certificates."""
     metrics = run.metrics
     facts = [("clients", str(len(metrics.partition.sizes))), ("clean accuracy", f"{metrics.accuracy:.3f}")]
+    if metrics.trusted_baseline is not None:
+        facts.append(("accuracy of the server alone", f"{metrics.trusted_baseline.accuracy:.3f}"))
     if metrics.backdoor is not None:
         facts.append((f"attack success rate (class {metrics.backdoor.target})", f"{metrics.backdoor.success_rate:.3f}"))
     parts = [f"<b>{escape(run.path.name)}</b>", html_table([], facts), results_html(metrics.curves, metrics.refused)]

@@ -105,6 +105,11 @@ def model_lines(name: str, metrics: Metrics) -> Iterator[str]:
         backdoor = metrics.backdoor
         clean = f"class {backdoor.target}; {format_share(backdoor.clean_rate)} without the trigger"
         yield f"backdoor success  {format_share(backdoor.success_rate)}  ({clean})"
+    if metrics.trusted_baseline is not None:
+        own = metrics.trusted_baseline
+        most = metrics.clients_above_baseline()
+        more = "nothing more is certified" if most is None else f"more is certified up to {most:g} malicious clients"
+        yield f"server alone      {format_share(own.accuracy)}  (its {own.samples} labelled samples; {more})"
     if metrics.attackers is not None and metrics.attackers.mean_weight_share is not None:
         yield f"attackers' weight {format_share(metrics.attackers.mean_weight_share)}"
 

@@ -68,6 +68,9 @@ def headline(name: str, metrics: Metrics) -> RenderableType:
     table.add_row("training samples of a client", f"{min(sizes)} to {max(sizes)}")
     table.add_row("clean accuracy", f"{metrics.accuracy:.3f}")
     table.add_row("clean loss", f"{metrics.loss:.3f}")
+    if metrics.trusted_baseline is not None:
+        own = metrics.trusted_baseline
+        table.add_row(f"accuracy of the server alone, on its {own.samples} labelled samples", f"{own.accuracy:.3f}")
     if metrics.backdoor is not None:
         backdoor = metrics.backdoor
         table.add_row(f"attack success rate (class {backdoor.target})", f"{backdoor.success_rate:.3f}")

@@ -21,7 +21,7 @@ from crfl_core.plugin_loading.class_checks import require_observing_tracker
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.ledger import RunFacts
-from crfl_core.reporting.metrics import Backdoor, ClassHistogram, Metrics, measure_attackers
+from crfl_core.reporting.metrics import Backdoor, ClassHistogram, Metrics, TrustedBaseline, measure_attackers
 from crfl_core.runs import environment
 from crfl_core.runs.checkpoints import continue_rounds, remove_checkpoint
 from crfl_core.runs.replace_run import claim_path, clean_up
@@ -37,6 +37,7 @@ from crfl_core.training.evaluation import backdoor_score, score
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.session import Session
+from crfl_core.training.trusted_baseline import score_trusted_samples
 
 if TYPE_CHECKING:
     from crfl_core.config.loading import ConfigSource
@@ -245,6 +246,7 @@ def certify_run(session: Session, directory: RunDirectory) -> None:
         backdoored_accuracy=None if triggered is None else triggered.accuracy,
         backdoor=measure_backdoor(federation, parameters, ledger.failed_groups),
         attackers=measure_attackers(ledger),
+        trusted_baseline=measure_trusted_baseline(federation),
         curves=results.curves,
         refused=results.refused,
     )
@@ -265,6 +267,12 @@ def locate_errors(loaded: LoadedConfig) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise loaded.origins.locate(error) from error
+
+
+def measure_trusted_baseline(federation: Federation) -> TrustedBaseline | None:
+    """Measure what the server's own labelled samples reach without any client; None if it reserved none."""
+    found = score_trusted_samples(federation)
+    return None if found is None else TrustedBaseline(accuracy=found.accuracy, samples=found.samples)
 
 
 def measure_backdoor(federation: Federation, parameters: Tensor, failed: Sequence[int]) -> Backdoor | None:

@@ -87,7 +87,7 @@ def attack_tests(
 
 def test_no_certified_prediction_changes_under_malicious_clients_and_triggers(clean: RunResult, tmp_path: Path) -> None:
     answer = next(one for one in clean.certified if (one.level, one.test_set) == ("backdoor", "clean"))
-    x = federation_of(clean.config).data.test_x.double()
+    x = federation_of(grouped()).data.test_x.double()
     predicted = answer.by_clients[0].prediction
     attacked = 0
     flipped_beyond = 0
@@ -117,7 +117,7 @@ def test_without_a_trigger_it_is_the_vote_of_groups(clean: RunResult) -> None:
 
 def test_a_distance_is_how_far_features_must_move_to_change_a_group(clean: RunResult) -> None:
     votes = clean.votes(clean.certifier.questions[1].request, clean.config.votes)["clean"].expect(GroupDistances)
-    features = federation_of(clean.config).test_sets["clean"].features.double()
+    features = federation_of(grouped()).test_sets["clean"].features.double()
     parts = clean.layout.unflatten(clean.parameters.double())
     for group, (weight, bias) in enumerate(zip(parts["weight"], parts["bias"], strict=True)):
         first = torch.from_numpy(votes.ballots[:, group])[:, None]

@@ -222,6 +222,7 @@ def measures_of(runs: Sequence[Run]) -> list[Measure]:
     found = [
         Measure("accuracy", lambda run: run.metrics.accuracy),
         Measure("backdoor success", backdoor_success),
+        Measure("accuracy of the server alone", trusted_accuracy),
     ]
     for question in curve_keys(runs):
         curves = [run.numbers.curves[question] for run in runs if question in run.numbers.curves]
@@ -234,6 +235,11 @@ def measures_of(runs: Sequence[Run]) -> list[Measure]:
 def backdoor_success(run: RunNumbers) -> float | None:
     """Return the attack success rate; None if there was no backdoor."""
     return None if run.metrics.backdoor is None else run.metrics.backdoor.success_rate
+
+
+def trusted_accuracy(run: RunNumbers) -> float | None:
+    """Return the accuracy on the server's own samples alone; None if it reserved none."""
+    return None if run.metrics.trusted_baseline is None else run.metrics.trusted_baseline.accuracy
 
 
 def labels_of(runs: Sequence[Run]) -> dict[str, str]:

@@ -90,6 +90,15 @@ def quality(metrics: Metrics, ledger: Ledger) -> Iterator[str]:
     """Describe the accuracy of the model, and the success of a backdoor."""
     clean = ledger.facts.test_sets["clean"].samples
     yield f"The final model is right on {percent(metrics.accuracy)} of {clean:,} clean test samples."
+    if (own := metrics.trusted_baseline) is not None:
+        most = metrics.clients_above_baseline()
+        adds = "no more than that is certified, so the federation adds nothing to these samples"
+        if most is not None:
+            adds = f"more than that is certified up to {radius(most, 'client')}"
+        yield (
+            f"A model trained on the server's own {own.samples:,} labelled samples alone, which no client can touch, "
+            f"is right on {percent(own.accuracy)}; {adds}."
+        )
     if (backdoor := metrics.backdoor) is not None:
         name = ledger.facts.class_names[backdoor.target]
         yield (
