@@ -19,7 +19,7 @@ from crfl_flower.federation_setup import write_federation
 from crfl_flower.keys import read_client_keys
 from crfl_flower.launch import explain_refusal, join, serve
 from crfl_flower.messages import RegistrationRequest
-from crfl_flower.processes import find_free_port
+from crfl_flower.processes import find_free_port, read_log_tail
 from crfl_flower.server_app import FederatedRun, load_settings
 from flwr.proto.node_pb2 import NodeInfo
 from typer.testing import CliRunner
@@ -268,3 +268,9 @@ def test_a_run_that_ended_early_says_how_it_is_resumed(tmp_path: Path, monkeypat
 )
 def test_a_node_says_why_the_server_refuses_it(words: str, meaning: str) -> None:
     assert explain_refusal(words).startswith(meaning)
+
+
+def test_what_a_log_says_is_printed_without_codes_of_terminals(tmp_path: Path) -> None:
+    log = tmp_path / "supernode.log"
+    log.write_text("\x1b[91mERROR\x1b[0m: the server says \x1b]0;title\x07\x9b2J\n")
+    assert read_log_tail(log) == f"ERROR: the server says ?]0;title??2J (all of it in {log})"

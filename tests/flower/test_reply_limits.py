@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from crfl_flower.reply_limits import FEW_PARTS, is_bounded, limit_replies
+from crfl_flower.reply_limits import FEW_PARTS, GRACE_SECONDS, is_bounded, limit_replies
 from crfl_flower.request_gate import Limits
 from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
@@ -52,7 +53,7 @@ class Store:
 
 @pytest.fixture
 def state() -> Any:
-    order = SimpleNamespace(metadata=SimpleNamespace(dst_node_id=NODE))
+    order = SimpleNamespace(metadata=SimpleNamespace(dst_node_id=NODE, created_at=time.time(), ttl=GRACE_SECONDS + 60))
     node = SimpleNamespace(public_key=b"key")
     return SimpleNamespace(message_ins_store={ORDER: order}, nodes={NODE: node, 8: node}, object_store=Store())
 
@@ -103,7 +104,16 @@ def test_a_reply_opens_a_quota_once_and_replaces_the_one_before(state: Any) -> N
     assert quota.bytes_left == 5
     assert push(state, limits, announcement("next")) == ["next"]
     assert quota.bytes_left == 2000
-    assert state.object_store.deleted == ["reply"]
+    assert state.object_store.deleted == ["", ORDER, "reply", ORDER]
+
+
+def test_a_reply_that_is_announced_after_the_deadline_is_not_stored(state: Any) -> None:
+    limits = Limits(reply_bytes=1000)
+    state.message_ins_store[ORDER].metadata.ttl = GRACE_SECONDS - 1
+    assert push(state, limits, announcement()) == []
+    state.message_ins_store[ORDER].metadata.ttl = GRACE_SECONDS + 30
+    assert push(state, limits, announcement()) == ["reply"]
+    assert 25 < limits.quota(b"key").deadline - time.time() < 35
 
 
 def test_no_reply_is_stored_before_the_server_says_how_large_it_may_be(state: Any) -> None:

@@ -131,8 +131,11 @@ def test_nodes_wait_until_the_server_says_how_large_a_reply_may_be(door: Door) -
 
 
 def test_a_node_sends_the_bytes_of_its_reply_and_no_more(door: Door) -> None:
-    assert door.knock(PUSH, door.signed(), b"x") == 413
     door.limits.quota(door.key).bytes_left = 150
+    assert door.knock(PUSH, door.signed(), b"x" * 100) == 408  # before its reply has a deadline, and after it
+    door.limits.quota(door.key).deadline = time.time() - 1
+    assert door.knock(PUSH, door.signed(), b"x" * 100) == 408
+    door.limits.quota(door.key).deadline = time.time() + 600
     assert door.knock(PUSH, door.signed(), b"x" * 100) == 200
     assert door.knock(PUSH, door.signed(), b"x" * 51) == 413
     assert door.knock(PUSH, door.signed(), b"x" * 50) == 200
@@ -142,6 +145,7 @@ def test_a_node_sends_the_bytes_of_its_reply_and_no_more(door: Door) -> None:
 
 def test_a_request_that_does_not_state_its_length_is_refused(door: Door) -> None:
     door.limits.quota(door.key).bytes_left = 150
+    door.limits.quota(door.key).deadline = time.time() + 600
     assert door.knock(PUSH, [*door.signed(), (b"content-length", b"1")], b"x") == 413  # two lengths
     assert door.knock(PUSH, door.signed(), b"x", length=-1) == 413
     assert door.knock(PUSH, door.signed(), b"xx", length=1) == 0

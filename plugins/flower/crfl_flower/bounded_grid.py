@@ -49,8 +49,8 @@ class ReplyGrid(Protocol):
     def pull_reply(self, message_id: str, limit: int) -> Message | None:
         """Return the reply to a message, or None. Raises `ReplyTooLarge`, and anything else if it is malformed."""
 
-    def drop_reply(self, message_id: str) -> None:
-        """Forget a reply that has not arrived completely."""
+    def drop(self, message_id: str) -> None:
+        """Forget a message that was not answered in time, and what has arrived of its reply."""
 
 
 def read_reply(grid: ReplyGrid, message_id: str, limit: int) -> tuple[Message | None, str]:
@@ -128,11 +128,11 @@ class BoundedGrid(HttpGrid):
             except httpx.TransportError:
                 raise
             except Exception:
-                self.drop_reply(message_id)
+                self._drop_reply(message_id)
                 raise
         if not complete:
             return None
-        self.drop_reply(message_id)
+        self._drop_reply(message_id)
         message = inflate_object_from_contents(reply.number, reply.contents)
         if not isinstance(message, Message):
             raise TypeError(f"a {type(message).__name__} instead of a message")
@@ -155,18 +155,23 @@ class BoundedGrid(HttpGrid):
             elif last:
                 break
         for number in waiting:
-            self.drop_reply(number)
+            self.drop(number)
         return replies
 
-    def drop_reply(self, message_id: str) -> None:
-        """Let Flower forget a reply that has begun to arrive, so that it takes no memory."""
+    def drop(self, message_id: str) -> None:
+        """Let Flower forget a message that was not answered in time, and what has arrived of its reply."""
+        self._drop_reply(message_id)
+        self._confirm(message_id)
+
+    def _drop_reply(self, message_id: str) -> None:
         reply = self._arriving.pop(message_id, None)
-        if reply is None:
-            return
-        confirmed = ConfirmMessageReceivedRequest(
-            node=self.node, run_id=self.run.run_id, message_object_id=reply.number
-        )
-        with suppress(httpx.HTTPStatusError):  # what is wrong with this reply must not end the run
+        if reply is not None:
+            self._confirm(reply.number)
+
+    def _confirm(self, number: str) -> None:
+        """Confirm a message, upon which Flower deletes it."""
+        confirmed = ConfirmMessageReceivedRequest(node=self.node, run_id=self.run.run_id, message_object_id=number)
+        with suppress(httpx.HTTPStatusError):  # what is wrong with this message must not end the run
             self._runtime_client.ConfirmMessageReceived(confirmed)
 
     def _pull_parts(self, client: RuntimeHttpClient, reply: ArrivingReply, limit: int) -> bool:

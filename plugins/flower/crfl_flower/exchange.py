@@ -24,9 +24,8 @@ from crfl_flower.messages import (
     read_samples,
     read_update,
 )
+from crfl_flower.reply_limits import GRACE_SECONDS
 
-GRACE_SECONDS = 10.0
-"""Seconds that Flower keeps an order beyond its deadline, so that replies in time are still there at the last poll."""
 STEP_BOUND_SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}
 """Relative slack for rounding in the bound on honest updates, by dtype; the same as the core's."""
 
@@ -122,6 +121,7 @@ class Exchange:
                 waiting[number] = place
             else:
                 yield place, None, "the node has not joined"
+        until = time.monotonic() + seconds  # later orders have later deadlines, by the time that it takes to send them
         while waiting:
             last = time.monotonic() >= until
             for number, place in list(waiting.items()):
@@ -134,7 +134,7 @@ class Exchange:
             if waiting:
                 time.sleep(POLL_SECONDS)
         for number, place in waiting.items():
-            self._grid.drop_reply(number)
+            self._grid.drop(number)
             yield place, None, f"no reply within {seconds:.0f} s"
 
     def _pull_reply(self, number: str, node: int | None, limit: int) -> tuple[Message | None, str]:

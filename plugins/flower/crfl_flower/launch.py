@@ -137,6 +137,8 @@ def join(path: Path, say: Say) -> None:
 
 def run_supernode(node: Node, say: Say) -> str:
     """Answer the server through a SuperNode until that ends; return the end of its log."""
+    import httpx
+
     from crfl_flower import connection, processes
     from crfl_flower.client_app import NODE_FILE_KEY, app
 
@@ -158,8 +160,8 @@ def run_supernode(node: Node, say: Say) -> str:
                 if process.poll() is None:
                     say(f"joined {node.file.server}, waiting for its orders")
                 connection.answer_tasks(address, app, lambda: process.poll() is not None)
-            except RunError as error:
-                return str(error)
+            except (RunError, httpx.HTTPError) as error:
+                return f"{error}: {processes.read_log_tail(log)}"
             return processes.read_log_tail(log)
 
 

@@ -88,7 +88,7 @@ def wait_for_port(address: str, process: subprocess.Popen[bytes], log: Path, sec
 
 
 def read_log_tail(log: Path, lines: int = 4) -> str:
-    """Return the last error in a log, or its last lines, on one line."""
+    """Return the last error in a log, or its last lines, on one line of printable text."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -96,7 +96,8 @@ def read_log_tail(log: Path, lines: int = 4) -> str:
     said = [COLOUR_CODES.sub("", line).strip() for line in text.splitlines() if line.strip()]
     wrong = [place for place, line in enumerate(said) if line.startswith("ERROR")]
     told = said[wrong[-1] :][:lines] if wrong else said[-lines:]
-    return f"{' / '.join(told)} (all of it in {log})"
+    printable = "".join(letter if letter.isprintable() else "?" for letter in " / ".join(told))
+    return f"{printable} (all of it in {log})"
 
 
 def check_port(host: str, port: int) -> None:

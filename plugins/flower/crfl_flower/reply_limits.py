@@ -6,6 +6,7 @@ millions of parts, so an announcement is checked before Flower stores it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ PIECE_BYTES = 2**20
 """Bytes per announced part that a reply must have, beyond a few parts. Flower cuts arrays into pieces of 5 MB."""
 FEW_PARTS = 32
 """Parts that a reply of any size may have; that of an honest node has six and its pieces."""
+GRACE_SECONDS = 600.0
+"""Seconds that Flower keeps an order beyond its deadline, in which the server takes the replies that came in time."""
 UPLOADS = 2
 """How often a node may send the bytes of a reply, because a request may be repeated after a failure."""
 
@@ -36,8 +39,9 @@ def limit_parts(reply_bytes: int) -> int:
 def limit_replies(push: Push, limits: Limits) -> Push:
     """Return Flower's handler for announced replies, restricted to one reply per order and to what `limits` allow.
 
-    A reply that is refused is never stored, and the server counts it as missing. What the node announced for its
-    previous order is deleted.
+    A reply that is refused is never stored, and the server counts it as missing. Whether a reply is in time is decided
+    here, when its announcement and its parts arrive, so it does not depend on how long the server is busy with replies
+    of other nodes. What the node announced for its previous order is deleted.
     """
 
     def push_limited(request: PushMessagesRequest, state: InMemoryLinkState) -> PushMessagesResponse:
@@ -53,20 +57,25 @@ def limit_replies(push: Push, limits: Limits) -> Push:
             return refused
         if metadata.src_node_id != node or order.metadata.dst_node_id != node:
             return refused
+        deadline = order.metadata.created_at + order.metadata.ttl - GRACE_SECONDS
+        if time.time() > deadline:
+            return refused
         quota = limits.quota(known.public_key)
         store = state.object_store
         stored: Mapping[str, ObjectEntry] = vars(store)["store"]
         repeated = quota.reply == tree.object_id
+        if not repeated:
+            store.delete(quota.reply)  # the server is done with it, or it would not have sent another order
         if not repeated and tree.object_id in stored:
             return refused
         if not is_bounded(tree, stored, limit_parts(limits.reply_bytes)):
             return refused
         response = push(request, state)
         if response.objects_to_push and not repeated:
-            if quota.reply:
-                store.delete(quota.reply)
+            store.delete(metadata.reply_to_message_id)  # the order, which a node may never have confirmed
             quota.reply = tree.object_id
             quota.bytes_left = UPLOADS * limits.reply_bytes
+            quota.deadline = deadline
         return response
 
     return push_limited

@@ -53,6 +53,7 @@ BODY_SECONDS = 60.0
 
 UNAUTHENTICATED = 401
 FORBIDDEN = 403
+TOO_LATE = 408
 UNKNOWN_KEY = 410
 WRONG_CLOCK = 409
 TOO_LARGE = 413
@@ -62,13 +63,17 @@ CLOSED = 503
 
 @dataclass
 class NodeQuota:
-    """What a node uses: its open requests, its requests in this minute, and the bytes left for its reply."""
+    """What a node uses: its open requests, its requests in this minute, and the bytes left for its reply.
+
+    `deadline` is the time until which parts of the reply may arrive.
+    """
 
     open: int = 0
     minute: int = 0
     requests: int = 0
     reply: str = ""
     bytes_left: int = 0
+    deadline: float = 0.0
 
     def count_request(self) -> bool:
         """Count a request and return whether it is within the quota."""
@@ -160,6 +165,8 @@ class RequestGate:
         length = int(stated) if stated.isdecimal() and len(stated) < 20 else -1
         if not quota.count_request():
             await refuse_request(send, TOO_MANY)
+        elif action == "push-object" and time.time() > quota.deadline:
+            await refuse_request(send, TOO_LATE)
         elif not 0 <= length <= most or (action == "push-object" and length > quota.bytes_left):
             await refuse_request(send, TOO_LARGE)
         else:
