@@ -107,7 +107,7 @@ def describe_exception(error: BaseException) -> str:
     ("KeyError: 'f'", 'SystemExit: 7: a plugin must not end the process')
     """
     ends = ": a plugin must not end the process" if isinstance(error, SystemExit) else ""
-    place = failure_location(error)
+    place = "" if isinstance(error, CrflError) else failure_location(error)
     return f"{type(error).__name__}: {error}{ends}{f' ({place})' if place else ''}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
 import warnings
@@ -13,6 +12,7 @@ from types import FrameType
 from typing import NoReturn, TextIO
 
 from crfl_core.errors import CrflError, CrflWarning, PluginError
+from crfl_core.live_line import passing as passing
 from crfl_core.printable_text import printable
 
 EXIT_BAD_INPUT = 2
@@ -92,15 +92,6 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
     import typer
 
     typer.echo(printable(str(text)), err=err, nl=nl)
-
-
-def passing(text: str) -> None:
-    """Write a line to the terminal that the next line replaces; nothing where there is no terminal."""
-    with contextlib.suppress(OSError, ValueError):  # the terminal went away, or stderr is closed
-        if sys.stderr.isatty():
-            width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r{printable(text)[:width]:<{width}}\r")
-            sys.stderr.flush()
 
 
 def print_message(text: str) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
-from zipfile import BadZipFile
 
 import typer
 
 from crfl_core.cli import arguments, echo, output
 
-Data = Annotated[Path, typer.Argument(help="npz file with the inputs in `x`, one per row.", show_default=False)]
+Data = Annotated[
+    Path,
+    typer.Argument(
+        help="New inputs: an npz file with one in each row of `x`, or a CSV file for a run trained on CSV.",
+        show_default=False,
+    ),
+]
 Out = Annotated[
     Path | None, typer.Option("--out", help="Write the answer here instead of printing it.", show_default=False)
 ]
@@ -27,7 +32,7 @@ def predict(
 ) -> None:
     """Predict classes of new data, each with its certificates.
 
-    Prints CSV or JSON, a row for every row of DATA.
+    Prints CSV or JSON, a row for every row of DATA: names of classes, and certified radii.
     """
     from crfl_core.errors import DataError
     from crfl_core.files.atomic_files import write_output_file
@@ -38,32 +43,11 @@ def predict(
     result = load(run, trust=trust)
     try:
         with output.redirect_plugin_output():
-            prediction = predict_inputs(result, read_inputs(data), scaled=scaled)
+            prediction = predict_inputs(result, data, scaled=scaled)
     except DataError as error:
-        raise DataError(f"{data}: {error}") from error
-    text = (prediction_json if json else prediction_csv)(prediction.classes, prediction.certified)
+        raise error if str(error).startswith(str(data)) else DataError(f"{data}: {error}") from error
+    text = (prediction_json if json else prediction_csv)(prediction)
     if out is None:
         echo(text.decode(), nl=False)
         return
     write_output_file(out, text)
-
-
-def read_inputs(path: Path):  # type: ignore[no-untyped-def]  # numpy is imported late
-    """Read the array `x` of an npz file, or the array of an npy file."""
-    import numpy as np
-
-    from crfl_core.errors import DataError
-
-    remedy = "save it with np.savez(file, x=inputs)"
-    try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return loaded
-            if "x" in loaded:
-                return loaded["x"]
-            raise DataError(f"has no array `x`, found {', '.join(loaded) or 'none'}: {remedy}")
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}") from error
-    except (ValueError, EOFError, BadZipFile) as error:
-        raise DataError(f"is not an npz or npy file of plain numbers: {remedy}") from error

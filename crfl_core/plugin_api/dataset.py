@@ -37,6 +37,14 @@ class Dataset(Plugin):
     def read(self) -> Data:
         """Read the raw data: every row a sample, labels 0..classes-1, and the raw `domain` of the inputs."""
 
+    def read_inputs(self, path: Path, feature_names: tuple[str, ...]) -> NDArray[np.generic]:  # noqa: ARG002
+        """Return new raw inputs, (samples, features), from a file such as those that the dataset reads.
+
+        `crfl predict` asks for them; it reads .npz and .npy files itself. `feature_names` are those of the training
+        data, empty if they have none.
+        """
+        raise DataError(f"{path}: new inputs for this dataset are .npz or .npy files: save x with np.savez(file, x=x)")
+
     def load(self) -> Data:
         """Return the data that clients and certificates see: checked, cut to size, scaled."""
         data = self.read()

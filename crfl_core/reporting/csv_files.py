@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from crfl_core.plugin_api.certificate import CertificateResult
     from crfl_core.records.ledger import LedgerRecord
     from crfl_core.reporting.metrics import Curve
+    from crfl_core.runs.predict import Prediction
 
 NUMBER_LIST = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
 COLUMNS = (
@@ -62,9 +63,9 @@ def trigger_csv(curves: Sequence[Curve]) -> bytes:
     return buffer.getvalue().encode()
 
 
-def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
+def prediction_csv(prediction: Prediction) -> bytes:
     """Write one row per input: its class, and prediction, radius and directions of every certificate and level."""
-    columns = prediction_columns(classes, guarantees)
+    columns = prediction_columns(prediction)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
@@ -72,26 +73,28 @@ def prediction_csv(classes: NDArray[np.int64], guarantees: Sequence[CertificateR
     return buffer.getvalue().encode()
 
 
-def prediction_json(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> bytes:
-    """Write the predictions as a list of objects: numbers, and null where the table has an empty cell."""
-    columns = prediction_columns(classes, guarantees)
+def prediction_json(prediction: Prediction) -> bytes:
+    """Write the predictions as a list of objects: radii as numbers, and null where the table has an empty cell."""
+    columns = prediction_columns(prediction)
     for name, column in columns.items():
         if name.endswith(".prediction"):
-            columns[name] = [int(cell) if cell else None for cell in column]
+            columns[name] = [cell or None for cell in column]
         elif name.endswith(".radius"):
             columns[name] = [float(cell) if cell else None for cell in column]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return to_json(rows, indent=2, inf_nan_mode="strings") + b"\n"
 
 
-def prediction_columns(classes: NDArray[np.int64], guarantees: Sequence[CertificateResult]) -> dict[str, list[Any]]:
+def prediction_columns(prediction: Prediction) -> dict[str, list[Any]]:
     """Return the columns of predictions, by name."""
-    columns: dict[str, list[Any]] = {"row": list(range(len(classes))), "class": classes.tolist()}
-    for certified in guarantees:
+    rows = len(prediction.classes)
+    columns: dict[str, list[Any]] = {"row": list(range(rows)), "class": prediction.names}
+    for certified in prediction.certified:
         prefix = f"{certified.certificate}.{certified.level}"
-        columns[f"{prefix}.prediction"] = prediction_cells(certified)
+        cells = prediction_cells(certified)
+        columns[f"{prefix}.prediction"] = [prediction.class_names[int(cell)] if cell else "" for cell in cells]
         columns[f"{prefix}.radius"] = number_cells(certified.guarantee.radius)
-        columns[f"{prefix}.directions"] = ["+".join(certified.directions)] * len(classes)
+        columns[f"{prefix}.directions"] = ["+".join(certified.directions)] * rows
     return columns
 
 

@@ -131,6 +131,18 @@ class Metrics(LedgerRecord):
     refused: dict[str, str]
     partition: ClassHistogram
 
+    @property
+    def summary(self) -> str:
+        """Return the main numbers on one line: accuracy, attack success rate, and what was certified or refused."""
+        parts = [f"accuracy {self.accuracy:.3f}"]
+        if self.backdoor is not None:
+            parts.append(f"attack success rate {self.backdoor.success_rate:.3f}")
+        names = dict.fromkeys(f"{curve.certificate}{f' ({curve.label})' * bool(curve.label)}" for curve in self.curves)
+        parts.append(f"certified by {', '.join(names)}" if names else "nothing certified")
+        if self.refused:
+            parts.append(f"refused: {', '.join(self.refused)}")
+        return "; ".join(parts)
+
     def proven_accuracy(self, clients: float) -> tuple[float, Curve] | None:
         """Return the largest certified accuracy on clean samples against that many clients, and its curve.
 

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from crfl_core.certification.certifier import Audit, Certifier, VoteSource, build_certifier
 from crfl_core.config import RunConfig, load_config
-from crfl_core.errors import PluginError, StoreError
+from crfl_core.errors import CrflError, PluginError, StoreError
 from crfl_core.plugin_api.certificate import CertificateResult
 from crfl_core.plugin_loading.missing_plugins import LenientRegistry, missing_plugin_messages
 from crfl_core.plugin_loading.registry import Registry
+from crfl_core.printable_text import printable
 from crfl_core.records.inputs import DataFacts, Domain
 from crfl_core.records.ledger import Ledger, LedgerRecord
 from crfl_core.reporting.csv_files import audit_entries, certificate_csv, metrics_json, trigger_csv
@@ -240,6 +241,14 @@ class RunResult:
         from crfl_core.reporting.notebooks import run_frame
 
         return run_frame(self, rows)
+
+    def __repr__(self) -> str:
+        """Return the path and the main numbers on one line; of a damaged run only the path."""
+        try:
+            told = f"{self.path}: {self.metrics.summary}"
+        except CrflError:
+            told = str(self.path)
+        return printable(f"<RunResult {told}>")
 
     def _repr_html_(self) -> str:
         from crfl_core.reporting.notebooks import run_html

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor
 
 from crfl_core.certification.certifier import build_certifier, select_levels
 from crfl_core.config import LoadedConfig, RunConfig, dump_config, load_config
 from crfl_core.errors import ConfigError, CrflError, StoreError
+from crfl_core.live_line import is_interactive
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_loading.class_checks import require_observing_tracker
@@ -57,19 +58,32 @@ def run(  # noqa: PLR0913  # as many options as people may give
     plugins: Mapping[str, type[Plugin]] | None = None,
     trackers: Sequence[Tracker] = (),
     twin: RunResult | None = None,
+    progress: bool | None = None,
 ) -> RunResult:
     """Train, attack, aggregate and certify as a config says; resumes if its directory holds an unfinished run.
 
     `config` is a file, a mapping or a `RunConfig`; None is the default on embedded data. `overrides` are `key=value`
     texts. Results go to `out`, by default `runs/<name>`; a finished run there is only replaced with `force`. `plugins`
     adds classes under names that the config may use; `trackers` watch this run without being part of its config. `twin`
-    is a run without the attack that kept its models: `storage.keep = "distances"` then trains none.
+    is a run without the attack that kept its models: `storage.keep = "distances"` then trains none. `progress` shows
+    how far the run is; unset, it does so in notebooks and at Python's prompt.
     """
     registry = Registry(plugins)
     loaded = load_config(config, overrides=overrides, registry=registry)
     path = default_path(loaded.config) if out is None else Path(out)
     with locate_errors(loaded):
-        return execute(prepare(loaded.config, path, trackers), registry, loaded.origins, force=force, twin=twin)
+        session = prepare(loaded.config, path, add_progress(trackers, loaded.config, progress))
+        return execute(session, registry, loaded.origins, force=force, twin=twin)
+
+
+def add_progress(trackers: Sequence[Tracker], config: RunConfig, wanted: bool | None) -> Sequence[Tracker]:
+    """Add the tracker that shows progress if it is wanted; by default where a person types Python."""
+    if not (is_interactive() if wanted is None else wanted):
+        return trackers
+    plugin = Registry().load("tracker", "crfl:progress")
+    if any(isinstance(tracker, plugin) for tracker in (*trackers, *config.trackers)):
+        return trackers
+    return [*trackers, cast("Tracker", plugin().with_name("progress"))]
 
 
 def start_override(path: Path) -> str:
@@ -91,8 +105,9 @@ def resume(
     plugins: Mapping[str, type[Plugin]] | None = None,
     trackers: Sequence[Tracker] = (),
     trust: bool = False,
+    progress: bool | None = None,
 ) -> RunResult:
-    """Resume an unfinished run; a finished one is returned as it is.
+    """Resume an unfinished run; a finished one is returned as it is. `progress` is as of `run`.
 
     Resuming does what the config in the directory says, with the rights of the user. `trust` is needed if it names
     third-party code, or options of trackers or of the engine that say where to write or to connect.
@@ -104,7 +119,8 @@ def resume(
     registry = prefer_recorded(directory, Registry(plugins))
     loaded = load_runnable_config(directory, registry, trust=trust)
     with locate_errors(loaded):
-        session = prepare(loaded.config, directory.path, trackers, read_fitted_maps_of_start(directory))
+        watching = add_progress(trackers, loaded.config, progress)
+        session = prepare(loaded.config, directory.path, watching, read_fitted_maps_of_start(directory))
         return execute(session, registry, loaded.origins)
 
 

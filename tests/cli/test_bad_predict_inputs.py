@@ -25,6 +25,9 @@ PREDICT_INPUTS = {
     "no npz": inputs(b"hello", "not an npz or npy file of plain numbers", "np.savez(file, x=inputs)"),
     "empty": inputs(b"", "not an npz or npy file of plain numbers"),
     "cut off": inputs(npz(x=np.zeros((2, 64)))[:200], "not an npz or npy file of plain numbers"),
+    "a table for a run on arrays": Bad(
+        ["predict", "finished", "new.csv"], "new.csv: new inputs for this dataset are .npz", [], {"new.csv": b"a\n1\n"}
+    ),
     "out in no directory": Bad(
         ["predict", "finished", "good.npz", "--out", "no/where.csv"],
         "no/where.csv: cannot be written: ",

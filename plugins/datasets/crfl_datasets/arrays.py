@@ -99,6 +99,17 @@ class Arrays(SplitDataset):
         declared = DeclaredFacts(self.class_names, columns, self.domain, self.image_shape)
         return make_dataset(train, test, self.split, declared)
 
+    def read_inputs(self, path: Path, feature_names: tuple[str, ...]) -> NDArray[np.generic]:
+        """Return new inputs from a table; a label and a group in it are ignored."""
+        if not path.name.endswith(tables.ENDINGS):
+            return super().read_inputs(path, feature_names)
+        inputs = feature_names or self._input_columns(path)
+        blocks = tables.read_table(path, dict.fromkeys(inputs, "number"))
+        rows = [np.column_stack([block.numbers(name) for name in inputs]) for block in blocks]
+        if not rows:
+            raise DataError(f"{path}: has a header but no rows")
+        return np.concatenate(rows)
+
     def _from_file(
         self, path: Path, labels_path: Path | None, columns: tuple[str, ...]
     ) -> tuple[Samples, Samples | None]:

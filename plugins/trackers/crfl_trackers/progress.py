@@ -20,8 +20,8 @@ REFRESH_SECONDS = 0.1
 
 
 class Progress(Tracker):
-    """One line that says which phase is at work, how far it is and how long it still takes; where there is no terminal,
-    a line now and then.
+    """One line that says which phase is at work, how far it is and how long it still takes; where there is neither a
+    terminal nor a notebook, a line now and then.
     """
 
     title: str = Field("", description="text in front of every line, such as the run's place among several")
@@ -31,6 +31,7 @@ class Progress(Tracker):
     _began: float = PrivateAttr(default=0.0)
     _from: int = PrivateAttr(default=0)
     _last_line: float = PrivateAttr(default=float("-inf"))
+    _is_live: bool = PrivateAttr(default=False)
 
     @hookimpl
     def crfl_progress(self, phase: str, done: int, total: int) -> None:
@@ -78,14 +79,14 @@ class Progress(Tracker):
         self._phase = phase
         self._from = done
         self._began = time.monotonic()
-        self._last_line = float("-inf") if sys.stderr.isatty() else self._began
+        self._is_live = passing("")
+        self._last_line = float("-inf") if self._is_live else self._began
 
     def _show(self, done: int, total: int, figures: Sequence[str] = (), plain: str = "", *, last: bool = True) -> None:
         now = time.monotonic()
-        terminal = sys.stderr.isatty()
-        if now < self._last_line + (REFRESH_SECONDS if terminal else self.seconds) and not last:
+        if now < self._last_line + (REFRESH_SECONDS if self._is_live else self.seconds) and not last:
             return
-        if terminal:
+        if self._is_live:
             self._last_line = now
             phase = f"{self._prefix}{self._phase:<{PHASE_WIDTH}}"
             passing(fit_line(phase, done, total, [self._left(done, total, now), *figures]))

@@ -99,7 +99,8 @@ def run_or_resume(job: Job, on_round: OnRound) -> Shared:
     if run_state(job.path) == "finished":
         return "nothing"
     is_copied = job.source is not None and take_training(job, job.source)
-    run(read_config(job), out=job.path, trackers=[RoundReporter.to(on_round), *stack_trackers(job)])
+    trackers = [RoundReporter.to(on_round), *stack_trackers(job)]
+    run(read_config(job), out=job.path, trackers=trackers, progress=False)
     return "training" if is_copied else "nothing"
 
 
@@ -147,7 +148,7 @@ def take_training(job: Job, source: Path) -> bool:
         return False
     stop = name_tracker("stop", StopBeforeTraining())
     with contextlib.suppress(StoppedBeforeTraining):
-        run(read_config(job), out=job.path, trackers=[stop])
+        run(read_config(job), out=job.path, trackers=[stop], progress=False)
     return copy_training(job.path, finished)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from crfl_core import reading_once
 from crfl_core.errors import ConfigError, CrflWarning
+from crfl_core.live_line import is_interactive
 from crfl_experiments.attack_settings import difference_note
 from crfl_experiments.sweeps.cell_runner import Job, run_cell
 from crfl_experiments.sweeps.cells import Cell, Definition, define
@@ -47,6 +48,7 @@ def sweep(  # noqa: PLR0913 - all by name, but the first
     out: str | Path | None = None,
     workers: int | None = None,
     engine: str = "local",
+    progress: bool | None = None,
 ) -> SweepResult:
     """Run a config with every combination of the values in `vary`.
 
@@ -54,14 +56,16 @@ def sweep(  # noqa: PLR0913 - all by name, but the first
     say is written in the config. Results go to `out`, by default `sweeps/<name>`; `workers` is the number of
     processes, by default one per core. With `engine="ray"` the workers belong to the Ray cluster that runs here or that
     RAY_ADDRESS names, or else to one that is started for the sweep. A failed cell does not stop the others:
-    `SweepResult.failed` lists the failed ones.
+    `SweepResult.failed` lists the failed ones. `progress` shows how far the sweep is; unset, it does so in notebooks
+    and at Python's prompt.
     """
     parts: dict[str, Any] = {} if vary is None else {"grid": {key: list(values) for key, values in vary.items()}}
     if seeds is not None:
         parts["seeds"] = seeds if isinstance(seeds, int) else list(seeds)
     definition = define(config, overrides, parts)
     path = default_path(definition) if out is None else Path(out)
-    run_sweep(definition, path, workers, quiet=True, engine=engine)
+    is_shown = is_interactive() if progress is None else progress
+    run_sweep(definition, path, workers, quiet=not is_shown, engine=engine)
     return SweepResult(path)
 
 
