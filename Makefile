@@ -30,7 +30,7 @@ contracts: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 # The wheel as people get it: in environments of their own, without our constraints, with the newest versions that it
 # allows and the oldest, on every Python that is here.

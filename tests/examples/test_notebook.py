@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")
 
+pytestmark = pytest.mark.xdist_group("notebook")  # one process shares what the fixtures make
+
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "tour.ipynb"
 EXECUTE = """
 import sys, nbformat

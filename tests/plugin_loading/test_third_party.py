@@ -17,7 +17,7 @@ import pytest
 
 import crfl_core
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("third-party")]  # one process builds the packages
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "third_party"
 PACKAGE = EXAMPLES / "crfl-cge"

@@ -15,6 +15,8 @@ from tests.reports.browsing import Opened, numbers, unreadable
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.xdist_group("browser")  # one process opens the browser and trains what it shows
+
 
 def answer(page: Page) -> str:
     return page.inner_text("#figure-explorer .answer")

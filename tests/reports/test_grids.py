@@ -16,6 +16,8 @@ from tests.reports.browsing import Opened, numbers, unreadable
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.xdist_group("browser")  # one process opens the browser and trains what it shows
+
 
 def runs_of(folder: Path, *names: str) -> list[RunResult]:
     return [crfl_core.load(folder / name) for name in names]
