@@ -10,8 +10,10 @@ from crfl_core import __version__
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
 
 DOCS = Path(__file__).parent
+UNSEARCHED = ("decisions",)
 LINK = re.compile(r"\[([^\]]+)\]\((\.\./[^)#\s]+)[^)\s]*\)")
 
 project = "crfl"
@@ -20,14 +22,23 @@ extensions = ["myst_parser"]
 suppress_warnings = ["toc.not_included"]  # pages of a chapter are listed by its first page
 myst_heading_anchors = 4
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = f"crfl {release}"
 html_show_copyright = False
 html_show_sphinx = False
 
 
 def setup(app: Sphinx) -> None:
-    """Replace links that leave the documentation; a strict build checks all others."""
+    """Replace links that leave the documentation, and keep pages that answer no question out of the search."""
     app.connect("source-read", without_outside_links)
+    app.connect("env-updated", leave_out_of_search)
+
+
+def leave_out_of_search(_app: Sphinx, environment: BuildEnvironment) -> None:
+    """Keep the text of pages that would come first and rarely answer out of the search."""
+    for name in UNSEARCHED:
+        environment.metadata[name]["nosearch"] = ""
 
 
 def without_outside_links(_app: Sphinx, name: str, source: list[str]) -> None:

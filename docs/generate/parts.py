@@ -9,13 +9,16 @@ from inspect import cleandoc
 from pathlib import Path
 
 import click
+import typer
 
 from crfl_core import RunConfig
+from crfl_core.cli.app import TASKS, app
 from crfl_core.cli.scaffold import PluginNames, package_files
 from crfl_core.config.options import plugin_kinds_of, tables_in
 from crfl_core.extend import DataSource, FileDataset, Plugin, Registry
 from crfl_core.plugin_api import KINDS
 from crfl_core.plugin_loading.registry import plugin_summary
+from crfl_core.reporting.glossary import GLOSSARY
 from crfl_core.testing.suite import PROMISES
 from docs.generate.markdown import anchor, cell
 from docs.generate.options import options_table
@@ -23,6 +26,8 @@ from docs.generate.performance import performance
 from docs.generate.step_table import step_table
 
 DISTRIBUTION = "crfl"
+PAGE_KINDS = tuple(kind for kind in KINDS if kind != "command")
+"""The kinds of plugins on docs/plugins.md."""
 PART = re.compile(r"(<!-- generated: (?!reference)(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 SCAFFOLDED = {
     "aggregator": "bounded-mean",
@@ -42,7 +47,7 @@ SCAFFOLDED = {
 """What the pages about writing plugins show as an example."""
 
 
-IN_GIT = frozenset({"performance", *(kind.replace("-", "_") for kind in SCAFFOLDED)})
+IN_GIT = frozenset({"glossary", "performance", *(kind.replace("-", "_") for kind in SCAFFOLDED)})
 """The parts that readers of a page need: they stand in git in full. The others are part of the site alone."""
 
 
@@ -53,6 +58,8 @@ def part_writers() -> dict[str, Callable[[], str]]:
         "plugins": installed_plugins,
         "datasets": included_datasets,
         "checks": conformance_checks,
+        "commands": commands_by_task,
+        "glossary": terms,
         "performance": performance,
         "steps": partial(step_table, DISTRIBUTION),
     }
@@ -86,19 +93,15 @@ def config_keys() -> str:
 
 
 def installed_plugins() -> str:
-    """Write a table of the included plugins, then the options of each."""
+    """Write a table of the included plugins, then the options of each; commands have a page of their own."""
     registry = Registry()
-    rows, sections = ["| kind | name | what it is |", "| --- | --- | --- |"], []
-    for kind in KINDS:
+    rows = ["| kind | name | what it is |", "| --- | --- | --- |"]
+    sections = []
+    for kind in PAGE_KINDS:
         sections.append(f"## {kind}\n\nEntry-point group `{KINDS[kind].group}`.")
         for name in registry.names(kind):
             if any(found.distribution == DISTRIBUTION for found in registry.found[kind][name]):
                 title = plugin_heading(kind, name, registry)
-                if kind == "command":
-                    command = registry.command(f"{DISTRIBUTION}:{name}")
-                    rows.append(f"| {kind} | [`{name}`](#{anchor(title)}) | {cell(command.summary)} |")
-                    sections.append(f"### {title}\n\n" + "\n\n".join(command_parts(name, command.click_command)))
-                    continue
                 plugin = registry.load(kind, f"{DISTRIBUTION}:{name}")
                 rows.append(f"| {kind} | [`{name}`](#{anchor(title)}) | {cell(plugin_summary(plugin))} |")
                 sections.append(plugin_section(title, plugin))
@@ -107,17 +110,39 @@ def installed_plugins() -> str:
 
 def plugin_heading(kind: str, name: str, registry: Registry) -> str:
     """Return the heading of a plugin; names that several kinds use get their kind, so that anchors are unique."""
-    kinds = [one for one in KINDS if name in registry.names(one)]
+    kinds = [one for one in PAGE_KINDS if name in registry.names(one)]
     return f"`{name}`" if len(kinds) == 1 else f"`{name}` ({kind})"
 
 
+def commands_by_task() -> str:
+    """Write the commands of crfl with their arguments and options, in the order of `crfl --help`."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    registry = Registry()
+    sections = []
+    for task, names in TASKS.items():
+        sections.append(f"## {task}")
+        for name in names:
+            found = group.commands.get(name) or registry.command(f"{DISTRIBUTION}:{name}").click_command
+            sections += command_parts(name, found)
+    return "\n\n".join(sections) + "\n"
+
+
+def terms() -> str:
+    """Write the terms of the glossary, each with its explanation."""
+    rows = [f"| {term} | {cell(GLOSSARY[term])} |" for term in sorted(GLOSSARY)]
+    return "\n".join(["| term | meaning |", "| --- | --- |", *rows]) + "\n"
+
+
 def command_parts(name: str, command: click.Command) -> Iterator[str]:
-    """Write usage, help and options of a command, then of its subcommands."""
+    """Write help and options of a command, then of its subcommands."""
     rows = ["| argument or option | meaning |", "| --- | --- |"]
     for parameter in command.params:
         shown = ", ".join(parameter.opts) if isinstance(parameter, click.Option) else str(parameter.name).upper()
         rows.append(f"| `{shown}` | {cell(getattr(parameter, 'help', None))} |")
-    yield f"`crfl {name}`: {cleandoc(command.help or '')}"
+    yield f"### `crfl {name}`"
+    if command.help:
+        yield cleandoc(command.help)
     if command.params:
         yield "\n".join(rows)
     for inner, subcommand in command.commands.items() if isinstance(command, click.Group) else ():

@@ -28,7 +28,7 @@ from docs.generate.reference import reference_pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "examples" / "README.md"])
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.suffix in (".toml", ".yaml"))
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -203,11 +203,13 @@ def test_every_path_that_the_map_of_the_code_names_exists(page: Path) -> None:
     assert sorted(path for path in paths if not (ROOT / path).exists()) == []
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
+def test_every_page_is_linked_from_the_front_page_and_that_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    front = (DOCS / "index.md").read_text(encoding="utf-8")
     kinds = (DOCS / "writing-plugins" / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name}" not in readme] == []
-    assert "(docs/reference/README.md)" in readme
+    assert {page.name for page in DOCS.glob("*.md") if f"({page.name})" not in front} == {"index.md"}
+    assert "(reference/README.md)" in front
+    assert "(docs/index.md)" in readme
     writing = {page.name for page in (DOCS / "writing-plugins").glob("*.md")}
     assert {name for name in writing if f"({name})" not in kinds} == {"README.md"}
     assert writing >= {f"{kind}.md" for kind in (*KINDS, "stage")}
@@ -274,8 +276,12 @@ def test_getting_started_explains_every_file_of_a_run_directory(tmp_path: Path) 
     assert {name for name in names if f"`{name}`" not in page} == set()
 
 
-def test_the_readme_says_what_every_included_certificate_is_worth() -> None:
-    text = section(ROOT / "README.md", "What is certified")
+def test_the_readme_takes_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 125
+
+
+def test_the_certificates_page_says_what_every_included_certificate_is_worth() -> None:
+    text = section(DOCS / "certificates.md", "All of them")
     registry = Registry()
     for name in registry.names("certificate"):
         plugin = registry.load("certificate", name)
@@ -285,8 +291,8 @@ def test_the_readme_says_what_every_included_certificate_is_worth() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_every_example_runs_and_is_described_in_the_readme(example: Path, tmp_path: Path) -> None:
-    assert f"(examples/{example.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_example_runs_and_is_described(example: Path, tmp_path: Path) -> None:
+    assert f"({example.name})" in (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     config = load_config(example).config
     if isinstance(config.dataset, FileDataset):
         source = config.dataset.source()
