@@ -210,3 +210,16 @@ def test_a_reply_that_flower_cannot_decode_or_hand_out_is_a_zero_update(tmp_path
     BrokenReplies.failure = httpx.ConnectError("gone")
     with pytest.raises(RunError, match=r"Flower's SuperLink stopped answering, gone: .*superlink\.log may say why"):
         federated(config, [honest] * 4, tmp_path / "gone", grid=BrokenReplies)
+
+
+def test_orders_that_were_not_answered_well_are_deleted_from_the_server(tmp_path: Path) -> None:
+    """A node that is away, or hostile, never confirms an order, and Flower keeps what is not confirmed."""
+    dropped: list[str] = []
+
+    class Recording(LocalGrid):
+        def drop(self, message_id: str) -> None:
+            dropped.append(message_id)
+
+    config = founded(tmp_path / "fed", experiment(tmp_path / "e", rounds=1), deadline=0.2)
+    federated(config, [honest, raises, changed(lambda *_: None), honest], tmp_path / "run", grid=Recording)
+    assert sorted(dropped) == ["1", "2"]

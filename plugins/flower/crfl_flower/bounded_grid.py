@@ -50,7 +50,7 @@ class ReplyGrid(Protocol):
         """Return the reply to a message, or None. Raises `ReplyTooLarge`, and anything else if it is malformed."""
 
     def drop(self, message_id: str) -> None:
-        """Forget a message that was not answered in time, and what has arrived of its reply."""
+        """Forget a message that was not answered well in time, and what has arrived of its reply."""
 
 
 def read_reply(grid: ReplyGrid, message_id: str, limit: int) -> tuple[Message | None, str]:
@@ -150,6 +150,8 @@ class BoundedGrid(HttpGrid):
                 replies += [] if found is None else [found]
                 if found is not None or problem:
                     waiting.remove(number)
+                if problem or (found is not None and found.has_error()):
+                    self.drop(number)
             if waiting and not last:
                 time.sleep(POLL_SECONDS)
             elif last:
@@ -159,7 +161,10 @@ class BoundedGrid(HttpGrid):
         return replies
 
     def drop(self, message_id: str) -> None:
-        """Let Flower forget a message that was not answered in time, and what has arrived of its reply."""
+        """Let Flower forget a message that was not answered well in time, and what has arrived of its reply.
+
+        A node that is away, or hostile, has not confirmed it, so Flower would keep it until the end of the run.
+        """
         self._drop_reply(message_id)
         self._confirm(message_id)
 

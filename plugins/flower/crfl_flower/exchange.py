@@ -128,6 +128,8 @@ class Exchange:
                 found, problem = self._pull_reply(number, nodes[place], limits[place])
                 if found is not None or problem:
                     del waiting[number]
+                    if found is None or found.has_error():
+                        self._grid.drop(number)
                     yield place, found, problem
             if last:
                 break
