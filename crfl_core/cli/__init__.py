@@ -88,10 +88,10 @@ def debug_hint(error: BaseException) -> Iterator[str]:
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Write a text to stdout, or to stderr, with every control character escaped."""
+    """Write a text, which may be encoded, to stdout or stderr, with every control character escaped."""
     import typer
 
-    typer.echo(printable(str(text)), err=err, nl=nl)
+    typer.echo(printable(text.decode() if isinstance(text, bytes) else str(text)), err=err, nl=nl)
 
 
 def print_message(text: str) -> None:

@@ -20,12 +20,16 @@ VoteBound = Literal["two-stage", "one-stage", "bonferroni", "hoeffding"]
 VotesType = TypeVar("VotesType", bound="Votes")
 
 
+MOST_MODELS = 10**8
+"""The largest number of noisy models: more would vote for weeks, and tell nothing that fewer do not."""
+
+
 class VoteSettings(Table):
     """`[votes]` table of a config: the defaults of every certificate that votes."""
 
-    models: int = Field(1000, ge=1, description="noisy copies of the model, M")
+    models: int = Field(1000, ge=1, le=MOST_MODELS, description="noisy copies of the model, M")
     selection_models: int = Field(
-        100, ge=1, description="further copies that only select the class, for two-stage bounds"
+        100, ge=1, le=MOST_MODELS, description="further copies that only select the class, for two-stage bounds"
     )
     noise_std: float | None = Field(
         None, ge=0, description="test noise sigma_T; unset: the server's noise in the final round"
@@ -37,8 +41,10 @@ class VoteSettings(Table):
 class VoteOverrides(Table):
     """`votes` table of one certificate: its differences from the run's `[votes]`."""
 
-    models: int | None = Field(None, ge=1, description="noisy copies of the model, M")
-    selection_models: int | None = Field(None, ge=1, description="further copies that only select the class")
+    models: int | None = Field(None, ge=1, le=MOST_MODELS, description="noisy copies of the model, M")
+    selection_models: int | None = Field(
+        None, ge=1, le=MOST_MODELS, description="further copies that only select the class"
+    )
     noise_std: float | None = Field(None, ge=0, description="test noise sigma_T")
     alpha: float | None = Field(None, gt=0, lt=1, description="probability of a wrong certificate")
     bound: VoteBound | None = Field(None, description="how probabilities are bounded from counts")

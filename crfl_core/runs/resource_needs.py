@@ -46,6 +46,10 @@ CERTIFIED_SAMPLE_FILE_BYTES = 140
 FIGURE_FILE_BYTES = 50_000
 SMALL_FILES_BYTES = 50_000
 """Typical sizes on disk: a participant of a round (compressed), a round, a certified sample, a figure, the rest."""
+DRAWN_SAMPLE_BYTES = 24
+"""Memory of one sample that a client draws for one of its steps."""
+CERTIFIED_SAMPLE_BYTES = 170
+"""Memory of the guarantee of one sample at one level, and of its line while the table is written."""
 TRAINING_COPIES = 4
 """Copies of the models of clients that train together: start, trained, update, and a temporary one."""
 CONTINUATION_COPIES = 3
@@ -88,6 +92,10 @@ class RunSizes:
     """Whether there are feature maps: their outputs are kept beside the inputs."""
     clients_key: str = "partition.clients"
     """The config key to lower if there are too many participants."""
+    inputs_key: str = "dataset.train_samples"
+    """The config key to lower if samples are too large."""
+    classes_key: str = "dataset.test_samples"
+    """The config key to lower if there are too many votes on the test samples."""
 
     @staticmethod
     def from_config(config: RunConfig) -> RunSizes:
@@ -99,16 +107,22 @@ class RunSizes:
             groups = config.groups.count or 1
             members = max(clients, groups * (config.groups.size or 1))
         steps = config.training.steps
+        features = max((whole_number(one, "outputs") or 0 for one in config.model.features), default=0)
         return RunSizes(
             rounds=config.rounds,
             clients=clients,
             participants=math.ceil(config.training.participation * members),
             groups=groups,
             samples=max(clients, whole_number(config.dataset, "train_samples") or 1),
+            inputs=whole_number(config.dataset, "features") or 0,
+            features=features,
+            maps=features > 0,
+            classes=whole_number(config.dataset, "classes") or 1,
             tests=whole_number(config.dataset, "test_samples") or 1,
             steps=steps if isinstance(steps, int) else 1.0,
             itemsize=8 if config.dtype == "float64" else 4,
             clients_key=participants_key(config),
+            **dataset_keys(config),
         )
 
     @staticmethod
@@ -133,6 +147,7 @@ class RunSizes:
             itemsize=8 if config.dtype == "float64" else 4,
             maps=bool(maps.links),
             clients_key=participants_key(config),
+            **dataset_keys(config),
         )
 
     @staticmethod
@@ -186,6 +201,16 @@ def whole_number(plugin: Plugin, option: str) -> int | None:
     """Return an option of a plugin, if the plugin has it and it is a whole number."""
     value = getattr(plugin, option, None)
     return value if isinstance(value, int) else None
+
+
+def dataset_keys(config: RunConfig) -> dict[str, str]:
+    """Return the keys that set the size of a sample and the number of classes, if the dataset has such options."""
+    options = {"features": "inputs_key", "classes": "classes_key"}
+    return {
+        name: f"dataset.{option}"
+        for option, name in options.items()
+        if whole_number(config.dataset, option) is not None
+    }
 
 
 def participants_key(config: RunConfig) -> str:
@@ -256,7 +281,11 @@ def count_needs(config: RunConfig, sizes: RunSizes, loads: Sequence[VotingLoad])
     """Count everything that a run needs."""
     voting = count_voting_needs(sizes, loads)
     return Needs(
-        memory=(*data_memory(sizes), *max(training_memory(config, sizes), voting.memory, key=total_bytes)),
+        memory=(
+            *data_memory(sizes),
+            certified_samples(config, sizes, CERTIFIED_SAMPLE_BYTES),
+            *max(training_memory(config, sizes), voting.memory, key=total_bytes),
+        ),
         disk=(*disk_parts(config, sizes), *voting.disk),
     )
 
@@ -283,11 +312,18 @@ def data_memory(sizes: RunSizes) -> list[Part]:
     ledger = sizes.rounds * (sizes.participants * LEDGER_ROW_BYTES + sizes.groups * ROUND_RECORD_BYTES)
     mapped = rows * sizes.features * sizes.itemsize if sizes.maps else 0
     return [
-        Part(rows * (2 * sizes.inputs * sizes.itemsize + 8), f"{rows:,} samples", "dataset.train_samples"),
+        Part(rows * (2 * sizes.inputs * sizes.itemsize + 8), *samples_purpose(sizes, rows)),
         Part(mapped, f"{sizes.features:,} features of {rows:,} samples", "model.features"),
         Part(ledger, *ledger_purpose(sizes)),
         Part(2 * 8 * sizes.clients, f"{sizes.clients:,} clients", sizes.clients_key),
     ]
+
+
+def samples_purpose(sizes: RunSizes, rows: int) -> tuple[str, str]:
+    """Return the samples in words, and the key that makes them many or large."""
+    many = "dataset.test_samples" if sizes.tests > sizes.samples else "dataset.train_samples"
+    key = sizes.inputs_key if sizes.inputs > rows else many
+    return f"{rows:,} samples of {sizes.inputs:,} inputs" if sizes.inputs else f"{rows:,} samples", key
 
 
 def ledger_purpose(sizes: RunSizes) -> tuple[str, str]:
@@ -303,15 +339,22 @@ def training_memory(config: RunConfig, sizes: RunSizes) -> tuple[Part, ...]:
         at_once = whole_number(config.engine, "chunk_clients") or clients_at_once(sizes.parameters, int(sizes.batch))
         chunk = min(chunk, at_once)
     models = chunk * TRAINING_COPIES * sizes.model_bytes
-    batches = chunk * sizes.batch * (sizes.features * sizes.itemsize + 24 * sizes.steps)
+    batches = chunk * sizes.batch * sizes.features * sizes.itemsize
+    drawn = chunk * sizes.batch * sizes.steps * DRAWN_SAMPLE_BYTES
     parts = [
         Part(models, f"{chunk:,} models that train at once", "engine.chunk_clients"),
         Part(batches, "their batches", "training.batch_size"),
+        Part(drawn, f"the samples of {sizes.steps:,.0f} steps", f"training.{unit_of_steps(config)}"),
         Part(3 * sizes.groups * sizes.model_bytes, *models_purpose(config, sizes)),
     ]
     if compares_updates(config):
         parts.append(count_compared_updates(config, sizes))
     return tuple(parts)
+
+
+def unit_of_steps(config: RunConfig) -> str:
+    """Return the key that says how long a client trains in a round."""
+    return "steps" if config.training.epochs is None else "epochs"
 
 
 def compares_updates(config: RunConfig) -> bool:
@@ -339,7 +382,11 @@ def vote_memory(sizes: RunSizes, load: VotingLoad) -> tuple[Part, ...]:
     copies = min(load.models, MODELS_PER_CHUNK)
     votes = 4 * 8 * sizes.tests * sizes.classes
     key = load.key if load.models <= MODELS_PER_CHUNK else "model"  # fewer models would not help
-    return (Part(2 * copies * sizes.model_bytes + votes, f"the votes of {load.models:,} noisy models", key),)
+    counted_key = sizes.classes_key if sizes.classes > sizes.tests else "dataset.test_samples"
+    return (
+        Part(2 * copies * sizes.model_bytes, f"{load.models:,} noisy models", key),
+        Part(votes, f"the votes on {sizes.tests:,} samples of {sizes.classes:,} classes", counted_key),
+    )
 
 
 def continuation_memory(sizes: RunSizes, load: VotingLoad) -> tuple[Part, ...]:
@@ -357,17 +404,18 @@ def disk_parts(config: RunConfig, sizes: RunSizes) -> list[Part]:
     """List the files of a run. The rows of clients are there twice until training is over: in checkpoints, too."""
     rows = sizes.rounds * sizes.participants * LEDGER_ROW_FILE_BYTES
     lines = sizes.rounds * sizes.groups * ROUND_LINE_FILE_BYTES
-    levels = sum(len(certificate.levels or certificate.levels_offered) for certificate in config.certificates)
     return [
         Part(2 * rows + lines, *ledger_purpose(sizes)),
         Part(3 * sizes.groups * sizes.model_bytes, *models_purpose(config, sizes)),
-        Part(
-            sizes.tests * CERTIFIED_SAMPLE_FILE_BYTES * levels,
-            f"{sizes.tests:,} certified samples",
-            "dataset.test_samples",
-        ),
+        certified_samples(config, sizes, CERTIFIED_SAMPLE_FILE_BYTES),
         Part(SMALL_FILES_BYTES + FIGURE_FILE_BYTES * len(config.storage.figures), "small files", "storage.figures"),
     ]
+
+
+def certified_samples(config: RunConfig, sizes: RunSizes, bytes_each: int) -> Part:
+    """Count the guarantees of all test samples: one for every certificate and level."""
+    levels = sum(len(certificate.levels or certificate.levels_offered) for certificate in config.certificates)
+    return Part(sizes.tests * levels * bytes_each, f"{sizes.tests:,} certified samples", "dataset.test_samples")
 
 
 def refuse_too_large(needs: Needs, path: Path) -> None:

@@ -41,6 +41,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return leave
 
 
+SYNTHETIC = {"type": "synthetic", "train_samples": 200, "test_samples": 20, "classes": 3, "features": 5}
 IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "rounds": ({"rounds": 10**9}, r"^rounds: .*memory.*ledger of 1,000,000,000 rounds of 8 clients.*: lower rounds$"),
     "clients": (
@@ -54,6 +55,30 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "groups": (
         {"groups": {"by": "subsets", "count": 10**9, "size": 4}, "certificates": [{"type": "ensemble"}]},
         r"^groups\.count: .*ledger of 4 rounds of 4,000,000,000 clients.*: lower groups\.count$",
+    ),
+    "features": (
+        {"dataset": SYNTHETIC | {"features": 10**12}},
+        r"^dataset\.features: .*memory.* 220 samples of 1,000,000,000,000 inputs.*: lower dataset\.features$",
+    ),
+    "classes": (
+        {"dataset": SYNTHETIC | {"classes": 10**12}},
+        r"^dataset\.classes: .*memory.* votes on 20 samples of 1,000,000,000,000 classes.*: lower dataset\.classes$",
+    ),
+    "test samples": (
+        {"dataset": SYNTHETIC | {"test_samples": 10**12}},
+        r"^dataset\.test_samples: .*memory.* 1,000,000,000,000 certified samples.*: lower dataset\.test_samples$",
+    ),
+    "votes": (
+        {"votes": {"models": 10**12}},
+        r"votes\.models = 1000000000000: must be less than or equal to 100000000",
+    ),
+    "steps": (
+        {"training": {"learning_rate": 0.1, "steps": 10**12}},
+        r"^training\.steps: .*memory.* the samples of 1,000,000,000,000 steps.*: lower training\.steps$",
+    ),
+    "outputs of a feature map": (
+        {"model": {"type": "softmax", "features": {"type": "random-fourier", "outputs": 10**12}}},
+        r"^model\.features: .*memory.* 1,000,000,000,000 features of .* samples.*: lower model\.features$",
     ),
     "attacked rounds": (
         {"attack": {"type": "sign-flip", "clients": [0], "rounds": {"first": 1, "last": 10**12}}},
