@@ -86,6 +86,8 @@ from crfl_core.plugin_api.feature_map import BoundMap as BoundMap
 # Algorithms of local training
 from crfl_core.plugin_api.local_algorithm import LocalAlgorithm as LocalAlgorithm
 from crfl_core.plugin_api.local_algorithm import ProximalAlgorithm as ProximalAlgorithm
+from crfl_core.plugin_api.local_algorithm import StatefulAlgorithm as StatefulAlgorithm
+from crfl_core.plugin_api.local_algorithm import LocalRound as LocalRound
 from crfl_core.plugin_api.local_algorithm import LocalStep as LocalStep
 from crfl_core.plugin_api.local_algorithm import StepDirection as StepDirection
 

@@ -386,6 +386,15 @@ def check_round_acceptance(ledger: Ledger) -> Check:
 
 def check_plugin_memory(ledger: Ledger, number: int) -> Check:
     """Check that plugins carry nothing of a round into later ones: noise hides only the model."""
+    kept = ledger.facts.training.remembers
+    if kept and number < ledger.facts.rounds:
+        return build_check(
+            "only the noisy model leaves the attacked round",
+            False,
+            f"clients keep {', '.join(kept)} from round to round",
+            "an algorithm without memory",
+            "set training.algorithm = 'sgd'",
+        )
     carries = ledger.round(number).carries_state and number < ledger.facts.rounds
     return build_check(
         "only the noisy model leaves the attacked round",

@@ -1,14 +1,15 @@
 """Algorithms of local training: from the broadcast model to the update of a client.
 
 What a certificate knows about an update follows from the base class. A `ProximalAlgorithm` names a number and the core
-makes the steps; nothing is known about the updates of any other algorithm.
+makes the steps; nothing is known about the updates of any other algorithm. A `StatefulAlgorithm` keeps vectors for each
+client from round to round.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, ClassVar, final
 
 from crfl_core.plugin_api.base import Plugin
 from crfl_core.records.round import State
@@ -22,13 +23,34 @@ class LocalStep:
     """Input of a local step of n clients, each on its R models: all tensors are (R, n, P).
 
     `number` is 1, 2, ... in every round. `gradient` is that of the batch, clipped if the config says so, with weight
-    decay in it, `parameters` are the models now, and `start` the broadcast ones.
+    decay in it, `parameters` are the models now, and `start` the broadcast ones. `ids` are the clients, (n,). `memory`
+    is what a `StatefulAlgorithm` keeps of each of them, and `mean` its mean over all clients that train this model;
+    both are empty for other algorithms.
     """
 
     number: int
     gradient: Tensor
     parameters: Tensor
     start: Tensor
+    ids: tuple[int, ...] = ()
+    memory: State = field(default_factory=dict)
+    mean: State = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LocalRound:
+    """Local training of n clients when it is over: tensors are (R, n, P), but `distance` is (n, 1).
+
+    `distance` is the sum of a client's learning rates over its steps, 0 for one that made none. `start` are the
+    broadcast models and `parameters` those that were trained; `memory` and `mean` are those of `LocalStep`.
+    """
+
+    start: Tensor
+    parameters: Tensor
+    distance: Tensor
+    ids: tuple[int, ...]
+    memory: State
+    mean: State
 
 
 @dataclass(frozen=True)
@@ -49,6 +71,22 @@ class LocalAlgorithm(Plugin):
     @abstractmethod
     def direction(self, step: LocalStep, state: State) -> StepDirection:
         """Return the direction of a step. `state` is empty in the first step of a round; do not change the models."""
+
+
+class StatefulAlgorithm(LocalAlgorithm):
+    """Keeps vectors for every client, such as control variates: each as long as the model, zero before round 1.
+
+    The core stores them, hands each client its own, writes them into checkpoints, and keeps those of groups and of
+    continuations apart. Clients that do not take part in a round keep theirs, and so does one whose new memory is not
+    finite. Certificates that need the noisy model to be all that leaves a round are refused.
+    """
+
+    remembers: ClassVar[tuple[str, ...]]
+    """Names of the vectors that a client keeps."""
+
+    @abstractmethod
+    def remember(self, finished: LocalRound) -> State:
+        """Return each of the vectors after a round, (R, n, P), in the precision of the models."""
 
 
 class ProximalAlgorithm(LocalAlgorithm):

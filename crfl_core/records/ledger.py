@@ -62,7 +62,8 @@ class TrainingFacts(LedgerRecord):
     `plain`: SGD steps of the core; certificates know nothing about the updates of other algorithms. `proximal` is mu,
     the weight of a pull toward the broadcast model. `clip_gradients` is the norm to which every sample's gradient is
     shortened: such steps are not gradient steps of a convex loss. `spectrum` is L: clients multiply the loss of
-    a batch by `min(1, L / L_s)`, or with the `ball` rule by `min(1, L / L_s, F / F_s)`.
+    a batch by `min(1, L / L_s)`, or with the `ball` rule by `min(1, L / L_s, F / F_s)`. `remembers` are the vectors
+    that clients keep from round to round.
     """
 
     algorithm: str = "sgd"
@@ -71,6 +72,7 @@ class TrainingFacts(LedgerRecord):
     clip_gradients: float | None = None
     spectrum: float | None = None
     ball: BallFacts | None = None
+    remembers: tuple[str, ...] = ()
 
 
 class StartFacts(LedgerRecord):

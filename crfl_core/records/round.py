@@ -140,7 +140,9 @@ class TrainingTask:
 
     Every participant trains from the K models of its `group`, on the same batches. In a run K is 1; the K continuations
     of a run differ in their models alone. `attacked`: attackers do what they do in this round; else all are honest.
-    `attack_state` is what they remember; None is what they prepared, which every process has.
+    `attack_state` is what they remember; None is what they prepared, which every process has. `memory` is what a
+    `StatefulAlgorithm` keeps of each participant, (K, n, P) by name, and `mean` its mean over all clients of each
+    model, (K, G, P); both are empty for other algorithms.
     """
 
     number: int
@@ -148,6 +150,8 @@ class TrainingTask:
     clients: Clients
     attacked: bool
     attack_state: State | None = None
+    memory: State = field(default_factory=dict)
+    mean: State = field(default_factory=dict)
 
     def parts(self, at_once: int | None = None) -> list[slice]:
         """The participants in chunks of this many, or of as many as `clients_at_once` says.
@@ -302,11 +306,15 @@ class BatchMeasurements:
 
 @dataclass(frozen=True)
 class LocalUpdates:
-    """Local updates of the participants `part` of a round, for each of the K models: `updates` is (K, k, P)."""
+    """Local updates of the participants `part` of a round, for each of the K models: `updates` is (K, k, P).
+
+    `memory` is what a `StatefulAlgorithm` keeps of each of them from now on, (K, k, P) by name.
+    """
 
     part: slice
     updates: Tensor
     measurements: BatchMeasurements
+    memory: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

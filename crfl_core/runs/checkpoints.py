@@ -22,6 +22,7 @@ from torch import Tensor
 
 from crfl_core.errors import StoreError
 from crfl_core.files.atomic_files import explain_os_errors, open_regular
+from crfl_core.plugin_api.local_algorithm import StatefulAlgorithm
 from crfl_core.records import ledger_validation as validation
 from crfl_core.records.ledger import ClientColumns, RoundRecord, RunFacts
 from crfl_core.runs.run_directory import CHECKPOINT, ENVIRONMENT, LEDGER, ROUNDS, Arrays, RunDirectory, parse_kept_round
@@ -29,6 +30,7 @@ from crfl_core.training.crafting import initial_attack_state
 from crfl_core.training.rounds import Progress
 
 if TYPE_CHECKING:
+    from crfl_core.records.round import State
     from crfl_core.training.federation import Federation
 
 SAVED = f"{CHECKPOINT}/state.safetensors"
@@ -37,6 +39,7 @@ SHARD = f"{CHECKPOINT}/clients-"
 ROUND = "round"
 PARAMETERS = "parameters"
 ATTACK = "attack"
+MEMORY = "clients"
 TWIN = "twin/"
 FAILED = "failed"
 """Names of tensors in a checkpoint."""
@@ -192,6 +195,7 @@ def progress_to_arrays(progress: Sequence[Progress], models: Sequence[Tensor] | 
         place = "" if alone else f"group-{number}/"
         for owner, state in group.states[0].items():
             tensors |= {f"{place}{owner}/{name}": tensor for name, tensor in state.items()}
+        tensors |= {f"{place}{MEMORY}/{name}": values[0] for name, values in group.memory.items()}
     remembered = (progress[0].attack_state if models is None else None) or {}
     tensors |= {f"{ATTACK}/{name}": tensor for name, tensor in remembered.items()}
     return {name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}
@@ -237,7 +241,24 @@ def progress_from_arrays(
         place, _, own = key.partition("/") if parameters.ndim > 1 else ("group-0", "", key)
         owner, _, name = own.partition("/")
         states[int(place.removeprefix("group-"))].setdefault(owner, {})[name] = tensor
-    return tuple(
-        Progress(number, one[None], (own,), failed=failed.get(group), attack_state=attack_state)
-        for group, (one, own) in enumerate(zip(models, states, strict=True))
-    )
+    progress = []
+    for group, (one, own) in enumerate(zip(models, states, strict=True)):
+        memory = memory_from_arrays(number, own.pop(MEMORY, {}), federation, group)
+        progress.append(
+            Progress(number, one[None], (own,), failed=failed.get(group), attack_state=attack_state, memory=memory)
+        )
+    return tuple(progress)
+
+
+def memory_from_arrays(number: int, arrays: Mapping[str, Tensor], federation: Federation, group: int) -> State:
+    """Return what the algorithm kept of a group's clients. Raises `StoreError` unless it is of this federation."""
+    algorithm = federation.config.training.algorithm
+    names = algorithm.remembers if isinstance(algorithm, StatefulAlgorithm) else ()
+    shape = len(federation.participation.members[group]), federation.model.layout.size
+    found = {name: tuple(values.shape) for name, values in arrays.items()}
+    if found != dict.fromkeys(names, shape):
+        raise StoreError(
+            f"the memory of clients kept of round {number} cannot be used: needed {dict.fromkeys(names, shape)}, found "
+            f"{found}: start again with --force"
+        )
+    return {name: values[None].to(federation.dtype) for name, values in arrays.items()}

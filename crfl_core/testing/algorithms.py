@@ -7,19 +7,26 @@ from torch import Tensor
 
 from crfl_core.config import load_config
 from crfl_core.errors import PluginFailure
-from crfl_core.plugin_api.local_algorithm import LocalAlgorithm, LocalStep, ProximalAlgorithm
+from crfl_core.plugin_api.local_algorithm import (
+    LocalAlgorithm,
+    LocalRound,
+    LocalStep,
+    ProximalAlgorithm,
+    StatefulAlgorithm,
+)
 from crfl_core.records.round import State, TrainingTask
 from crfl_core.testing.sample_run import registry_with, small_config
 from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, difference, usage_of
 from crfl_core.training.federation import build
-from crfl_core.training.local_steps import apply_direction
+from crfl_core.training.local_steps import apply_direction, remember_round
 from crfl_core.training.local_training import LocalTraining
-from crfl_core.training.models import training_facts
+from crfl_core.training.models import remembered_names, training_facts
 
 REPLICAS = 2
 CLIENTS = 3
 PARAMETERS = 7
 STEPS = 4
+RATE = 0.1
 CLOSE = 1e-9
 
 
@@ -35,16 +42,28 @@ def use_algorithm(algorithm: LocalAlgorithm, case: Case[LocalAlgorithm]) -> Tens
 
 
 def run_steps(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tensor:
-    """Return the directions of some steps on `1/2 ||w - problem||^2`, (steps, R, n, P)."""
+    """Return the directions of some steps on `1/2 ||w - problem||^2`, and what is kept, (steps + kept, R, n, P)."""
     state: State = {}
     parameters = start.clone()
+    own, mean = sample_memory(algorithm, problem)
+    ids = tuple(range(problem.shape[1]))
     directions = []
     for number in range(1, STEPS + 1):
-        answer = apply_direction(algorithm, LocalStep(number, parameters - problem, parameters, start), state)
-        parameters = parameters - 0.1 * answer.values
+        step = LocalStep(number, parameters - problem, parameters, start, ids, own, mean)
+        answer = apply_direction(algorithm, step, state)
+        parameters = parameters - RATE * answer.values
         state = answer.state
         directions.append(answer.values)
-    return torch.stack(directions)
+    distance = problem.new_full((len(ids), 1), STEPS * RATE)
+    kept = remember_round(algorithm, LocalRound(start, parameters, distance, ids, own, mean))
+    return torch.stack([*directions, *kept.values()])
+
+
+def sample_memory(algorithm: LocalAlgorithm, problem: Tensor) -> tuple[State, State]:
+    """Return what each client keeps, and a mean; empty unless the algorithm is stateful."""
+    names = algorithm.remembers if isinstance(algorithm, StatefulAlgorithm) else ()
+    own = {name: 0.1 * (number + 1) * problem for number, name in enumerate(names)}
+    return own, {name: 0.5 * values for name, values in own.items()}
 
 
 def sample_models(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -99,6 +118,28 @@ def check_every_round_begins_anew(case: Case[LocalAlgorithm]) -> None:
     first = run_steps(algorithm, *sample_models())
     if found := difference(first, run_steps(algorithm, *sample_models())):
         raise CheckFailed("the same first steps in every round", f"that {found}", "return what you keep in `state`")
+
+
+@check_for(StatefulAlgorithm)
+def check_keeps_a_vector_of_the_model_under_each_name(case: Case[StatefulAlgorithm]) -> None:
+    """`remember` returns finite vectors, those that `remembers` names, also for a client that made no step."""
+    algorithm = case.plugin
+    fix = "name every vector in `remembers`, and return (R, n, P) for each"
+    goal, start = sample_models()
+    try:
+        names = remembered_names(algorithm)
+        own, mean = sample_memory(algorithm, goal)
+        for rate in (0.0, 0.3):
+            distance = goal.new_full((CLIENTS, 1), rate)
+            finished = LocalRound(start, start + rate * goal, distance, tuple(range(CLIENTS)), own, mean)
+            answer = algorithm.remember(finished)
+            remember_round(algorithm, finished)
+            if not all(bool(torch.isfinite(values).all()) for values in answer.values()):
+                raise CheckFailed("finite numbers", "others", "guard divisions: `distance` is 0 without steps")
+    except PluginFailure as error:
+        raise CheckFailed(f"a vector for each of {algorithm.configured_as}'s names", str(error), fix) from error
+    if len(set(names)) != len(names):
+        raise CheckFailed("different names", f"{names}", fix)
 
 
 @check_for(ProximalAlgorithm)

@@ -17,7 +17,7 @@ from crfl_core.records.input_rows import BatchBuffer, scaled_norms
 from crfl_core.records.inputs import Batches
 from crfl_core.records.round import BatchMeasurements, State, TrainingTask
 from crfl_core.training.features import check_lipschitz, map_inputs
-from crfl_core.training.local_steps import ProtocolSteps
+from crfl_core.training.local_steps import ClientMemory, ProtocolSteps
 
 if TYPE_CHECKING:
     from crfl_core.training.federation import Federation
@@ -166,9 +166,15 @@ class AttackedSteps(ProtocolSteps):
     """Steps of attackers, who change their gradients or project their models; `sizes` are those of their batches."""
 
     def __init__(
-        self, federation: Federation, attack: Attack, state: State, start: Tensor, sizes: NDArray[np.int64]
+        self,
+        federation: Federation,
+        attack: Attack,
+        state: State,
+        start: Tensor,
+        memory: ClientMemory,
+        sizes: NDArray[np.int64],
     ) -> None:
-        super().__init__(federation, start)
+        super().__init__(federation, start, memory)
         # Attackers see a copy: whatever they do to it, the others start from theirs.
         self._attack = attack
         self._given = start

@@ -58,7 +58,8 @@ def continue_run(
         return models
     noise_std = schedules.value_at(config.server.noise_std, kept.number)
     noisy = add_noise(models, noise_std, streams, kept.number, replicas)
-    progress = Progress(kept.number, noisy, kept.states * len(replicas), replicas)
+    memory = {name: values.expand(len(replicas), -1, -1) for name, values in kept.memory.items()}
+    progress = Progress(kept.number, noisy, kept.states * len(replicas), replicas, memory=memory)
     for (outcome,) in play_rounds(session, (progress,)):
         on_round(outcome)
         last = outcome.clipped

@@ -160,6 +160,11 @@ def build(
     bound = gradient_bound(config.model, model, longest)
     members = assign_groups(config.groups, len(partition.rows), natural_owners(loaded, partition.rows), streams)
     training = training_facts(config)
+    if training.remembers and not data.complete:
+        raise ConfigError(
+            f"{training.algorithm!r} keeps vectors of each client, which remote clients do not send: choose another",
+            key="training.algorithm",
+        )
     honest = HonestTraining(training, min(bound, training.clip_gradients or bound))
     honest = apply_batch_rules(config, model, honest, longest, data.facts.classes)
     samples = np.array([len(rows) for rows in partition.rows])

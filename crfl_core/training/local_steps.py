@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure
-from crfl_core.plugin_api.local_algorithm import LocalAlgorithm, LocalStep, StepDirection
+from crfl_core.plugin_api.local_algorithm import (
+    LocalAlgorithm,
+    LocalRound,
+    LocalStep,
+    StatefulAlgorithm,
+    StepDirection,
+)
 from crfl_core.plugin_api.model import BoundModel, GradientSteps
 from crfl_core.plugin_api.plugin_errors import PluginMethod, errors_of
 from crfl_core.plugin_api.softmax_regression import LinearModel
@@ -22,11 +29,26 @@ GRADIENT_NUMBERS_AT_ONCE = 2**24
 """How many numbers the gradients of single samples may have that are in memory together."""
 
 
+@dataclass(frozen=True)
+class ClientMemory:
+    """Memory of n clients in one round: their ids, what each keeps, and its mean, (R, n, P) by name."""
+
+    ids: tuple[int, ...] = ()
+    own: State = field(default_factory=dict)
+    mean: State = field(default_factory=dict)
+
+    def take(self, rows: slice) -> ClientMemory:
+        """Return the memory of some of the clients."""
+        own = {name: values[:, rows] for name, values in self.own.items()}
+        return ClientMemory(self.ids[rows], own, {name: values[:, rows] for name, values in self.mean.items()})
+
+
 class ProtocolSteps(GradientSteps):
     """Steps of any algorithm, with clipped gradients and a pull toward the start, on flat parameters."""
 
-    def __init__(self, federation: Federation, start: Tensor) -> None:
+    def __init__(self, federation: Federation, start: Tensor, memory: ClientMemory) -> None:
         super().__init__(federation.model, start)
+        self._memory = memory
         self._facts = federation.honest.facts
         self._anchor = start
         self._algorithm = None if self._facts.plain else federation.config.training.algorithm
@@ -46,7 +68,8 @@ class ProtocolSteps(GradientSteps):
         self._made += 1
         if self._algorithm is None:
             return gradient
-        step = LocalStep(self._made, gradient, parameters, self._anchor)
+        memory = self._memory
+        step = LocalStep(self._made, gradient, parameters, self._anchor, memory.ids, memory.own, memory.mean)
         answer = apply_direction(self._algorithm, step, self._state)
         self._state = answer.state
         return answer.values
@@ -55,7 +78,8 @@ class ProtocolSteps(GradientSteps):
 def apply_direction(algorithm: LocalAlgorithm, step: LocalStep, state: State) -> StepDirection:
     """Ask an algorithm for its direction, given a gradient, and check the answer."""
     who = PluginMethod("algorithm", algorithm, "direction")
-    with errors_of("training.algorithm", algorithm), guard_inputs(who, step.parameters, step.start):
+    given = step.parameters, step.start, step.memory, step.mean
+    with errors_of("training.algorithm", algorithm), guard_inputs(who, *given):
         answer = algorithm.direction(step, state)
     if not isinstance(answer, StepDirection):
         raise PluginFailure(f"{who} must return a StepDirection, found {type(answer).__name__}")
@@ -66,6 +90,30 @@ def apply_direction(algorithm: LocalAlgorithm, step: LocalStep, state: State) ->
             f"{who} must go somewhere in each of {tuple(step.gradient.shape)} of {step.gradient.dtype}, found {found}"
         )
     return answer
+
+
+def remember_round(algorithm: LocalAlgorithm, finished: LocalRound) -> State:
+    """Ask an algorithm what clients keep of a round; what is not finite is replaced by what they kept before."""
+    if not isinstance(algorithm, StatefulAlgorithm):
+        return {}
+    who = PluginMethod("algorithm", algorithm, "remember")
+    with errors_of("training.algorithm", algorithm), guard_inputs(who, finished):
+        answer = algorithm.remember(finished)
+    names = set(algorithm.remembers)
+    if not isinstance(answer, dict) or set(answer) != names:
+        found = sorted(map(str, answer)) if isinstance(answer, dict) else type(answer).__name__
+        raise PluginFailure(f"{who} must return {sorted(names)}, found {found}")
+    kept = {}
+    for name, values in answer.items():
+        start = finished.start
+        if not isinstance(values, Tensor) or values.shape != start.shape or values.dtype != start.dtype:
+            found = f"{tuple(values.shape)} of {values.dtype}" if isinstance(values, Tensor) else type(values).__name__
+            raise PluginFailure(
+                f"{who} must keep {tuple(start.shape)} numbers of {start.dtype} as {name!r}, found {found}"
+            )
+        finite = torch.isfinite(values).all(-1, keepdim=True)
+        kept[name] = torch.where(finite, values, finished.memory[name]).detach()
+    return kept
 
 
 def clipped_gradient(model: BoundModel, problem: tuple[Tensor, Tensor, Tensor, Tensor], longest: float) -> Tensor:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure
+from crfl_core.plugin_api.local_algorithm import LocalRound, StatefulAlgorithm
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_api.softmax_regression import LinearModel, LinearSteps
 from crfl_core.records.input_rows import BatchBuffer, Rows
@@ -20,11 +21,12 @@ from crfl_core.records.vote_counting import CountingTask, PartialCount, count_vo
 from crfl_core.training.attackers import AttackedSteps, Poisoner, attack_state_of, interferes_with_steps
 from crfl_core.training.batch_scaling import BatchScaling, Spectra
 from crfl_core.training.features import REORDERING_TOLERANCE
-from crfl_core.training.local_steps import ProtocolSteps
+from crfl_core.training.local_steps import ClientMemory, ProtocolSteps, remember_round
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.model import LocalModels
     from crfl_core.records.random_streams import Streams
+    from crfl_core.records.round import State
     from crfl_core.training.federation import Federation
 
 
@@ -72,8 +74,10 @@ class LocalTraining:
             scaling = BatchScaling(self._spectra, federation.config.training, clients, own_data, rows.shape[1])
         start = expand_starts(task.starts.to(device, dtype), clients)
         updates = start.new_empty(start.shape)
+        memory = memory_of(federation, task, start, part, order, clients)
+        kept = {name: torch.empty_like(values) for name, values in memory.own.items()}
         with errors_of("model", federation.config.model):
-            for group, models in local_models(federation, task, start, honest, drawn.sizes):
+            for group, models in local_models(federation, task, start, memory, honest, drawn.sizes):
                 decays = None if decay is None else decay[group]
                 own = poisoned if group.stop > honest else None
                 seen = iterate_inputs(self._gathering, federation.features, rows[group], own)
@@ -87,13 +91,16 @@ class LocalTraining:
                         models.step(*made)
                     else:
                         models.last_step(*made, start[:, group], updates[:, group])
+                for name, values in finish_round(federation, start, updates, rates, memory, group).items():
+                    kept[name][:, group] = values
         if scaling is not None:
             poisoning = scaling.add_measurements(poisoning)
         if 0 < honest < len(clients):
             back = np.argsort(order)
             updates = updates[:, back]
             poisoning = poisoning.take(back)
-        return LocalUpdates(part, updates, poisoning)
+            kept = {name: values[:, back] for name, values in kept.items()}
+        return LocalUpdates(part, updates, poisoning, kept)
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         """Count the votes on some samples of a test set, block by block."""
@@ -113,21 +120,58 @@ def expand_starts(starts: Tensor, clients: Clients) -> Tensor:
     return starts[:, torch.from_numpy(clients.group).to(starts.device)]
 
 
-def honest_models(federation: Federation, start: Tensor) -> LocalModels:
+def memory_of(
+    federation: Federation, task: TrainingTask, start: Tensor, part: slice, order: NDArray[np.int64], clients: Clients
+) -> ClientMemory:
+    """Return what the algorithm keeps of some clients, in their order here; zeros if the task brings nothing."""
+    algorithm = federation.config.training.algorithm
+    ids = tuple(clients.ids.tolist())
+    if not isinstance(algorithm, StatefulAlgorithm):
+        return ClientMemory(ids)
+    if not task.memory:
+        zeros = {name: torch.zeros_like(start) for name in algorithm.remembers}
+        return ClientMemory(ids, zeros, zeros)
+    rows = torch.from_numpy(np.arange(len(task.clients))[part][order])
+    own = {name: values[:, rows].to(start) for name, values in task.memory.items()}
+    return ClientMemory(ids, own, {name: expand_starts(one.to(start), clients) for name, one in task.mean.items()})
+
+
+def finish_round(
+    federation: Federation, start: Tensor, updates: Tensor, rates: Tensor, memory: ClientMemory, group: slice
+) -> State:
+    """Return what the clients of `group` keep after their steps; empty unless the algorithm is stateful."""
+    if not memory.own:
+        return {}
+    own = memory.take(group)
+    first = start[:, group]
+    distance = rates[group].sum(1, keepdim=True)
+    finished = LocalRound(first, first + updates[:, group], distance, own.ids, own.own, own.mean)
+    return remember_round(federation.config.training.algorithm, finished)
+
+
+NOTHING_KEPT = ClientMemory()
+
+
+def honest_models(federation: Federation, start: Tensor, memory: ClientMemory = NOTHING_KEPT) -> LocalModels:
     """Return the models of clients that train as the protocol says, from `start`, (R, n, P)."""
     model = federation.model
     facts = federation.honest.facts
     if not facts.plain or facts.proximal:
-        return ProtocolSteps(federation, start)
+        return ProtocolSteps(federation, start, memory)
     if facts.clip_gradients is None:
         return model.local_models(start)
     if isinstance(model, LinearModel):
         return LinearSteps(model.layout, start, facts.clip_gradients)
-    return ProtocolSteps(federation, start)
+    return ProtocolSteps(federation, start, memory)
 
 
 def local_models(
-    federation: Federation, task: TrainingTask, start: Tensor, honest: int, sizes: NDArray[np.int64]
+    federation: Federation,
+    task: TrainingTask,
+    start: Tensor,
+    memory: ClientMemory,
+    honest: int,
+    sizes: NDArray[np.int64],
 ) -> list[tuple[slice, LocalModels]]:
     """Return the clients that train together, with their models in the layout that suits them best.
 
@@ -137,13 +181,19 @@ def local_models(
     attack = federation.config.attack
     clients = len(sizes)
     if attack is None or honest == clients or not interferes_with_steps(attack):
-        return [(slice(0, clients), honest_models(federation, start))]
+        return [(slice(0, clients), honest_models(federation, start, memory))]
     state = attack_state_of(federation, task.attack_state)
     groups: list[tuple[slice, LocalModels]] = [
-        (slice(honest, clients), AttackedSteps(federation, attack, state, start[:, honest:], sizes[honest:]))
+        (
+            slice(honest, clients),
+            AttackedSteps(
+                federation, attack, state, start[:, honest:], memory.take(slice(honest, clients)), sizes[honest:]
+            ),
+        )
     ]
     if honest:
-        groups.append((slice(0, honest), honest_models(federation, start[:, :honest])))
+        own = memory.take(slice(0, honest))
+        groups.append((slice(0, honest), honest_models(federation, start[:, :honest], own)))
     return groups
 
 
@@ -243,7 +293,7 @@ def check_independence(federation: Federation) -> None:
         for model in range(2):
             for client in range(2):
                 one = slice(model, model + 1), slice(client, client + 1)
-                alone = train_steps(federation, start[one], rows[one[1]])
+                alone = train_steps(federation, start[one], rows[one[1]], first_id=client)
                 check_same(federation, "a client trains", together[one], alone, together[one] - start[one])
         models = together.flatten(0, 1)
         x = federation.features[rows.flatten()]
@@ -261,9 +311,19 @@ def sample_problem(federation: Federation) -> tuple[Tensor, Tensor]:
     return first + 0.1 * noise.to(first), torch.stack([torch.from_numpy(each) for each in rows]).to(federation.device)
 
 
-def train_steps(federation: Federation, start: Tensor, rows: Tensor) -> Tensor:
+def sample_memory(federation: Federation, start: Tensor, first_id: int) -> ClientMemory:
+    """Return memory that differs from model to model and client to client; empty unless the algorithm is stateful."""
+    algorithm = federation.config.training.algorithm
+    ids = tuple(range(first_id, first_id + start.shape[1]))
+    if not isinstance(algorithm, StatefulAlgorithm):
+        return ClientMemory(ids)
+    own = {name: 0.01 * (number + 1) * start for number, name in enumerate(algorithm.remembers)}
+    return ClientMemory(ids, own, {name: 0.5 * values for name, values in own.items()})
+
+
+def train_steps(federation: Federation, start: Tensor, rows: Tensor, first_id: int = 0) -> Tensor:
     """Make a few steps from `start` and return the models, (R, n, P)."""
-    models = honest_models(federation, start)
+    models = honest_models(federation, start, sample_memory(federation, start, first_id))
     weights = torch.full(rows.shape, 1.0 / rows.shape[1], device=rows.device, dtype=federation.dtype)
     rates = weights.new_full((len(rows),), float(federation.participation.all_clients(1).learning_rate[0]))
     for _ in range(STEPS):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from crfl_core.errors import ConfigError, PluginFailure
 from crfl_core.plugin_api.feature_map import FeatureMaps
-from crfl_core.plugin_api.local_algorithm import ProximalAlgorithm
+from crfl_core.plugin_api.local_algorithm import LocalAlgorithm, ProximalAlgorithm, StatefulAlgorithm
 from crfl_core.plugin_api.plugin_errors import errors_of, source_location
 from crfl_core.plugin_api.softmax_regression import LinearModel, StartedLinear, find_changed_method
 from crfl_core.records.inputs import DataFacts
@@ -72,7 +72,22 @@ def training_facts(config: RunConfig) -> TrainingFacts:
         plain=plain,
         proximal=proximal,
         clip_gradients=training.clip_gradients,
+        remembers=remembered_names(algorithm),
     )
+
+
+def remembered_names(algorithm: LocalAlgorithm) -> tuple[str, ...]:
+    """Return the names of the vectors that clients keep. Raises `PluginFailure` if they are not words."""
+    if not isinstance(algorithm, StatefulAlgorithm):
+        return ()
+    names = getattr(algorithm, "remembers", None)
+    words = isinstance(names, tuple) and all(isinstance(one, str) and one.isidentifier() for one in names)
+    if not names or not words:
+        raise PluginFailure(
+            f"algorithm {algorithm.full_name}: remembers must be a tuple of words, as in ('variate',), found {names!r}"
+        )
+    found: tuple[str, ...] = names
+    return found
 
 
 def check_linear(plugin: Model, model: BoundModel) -> None:

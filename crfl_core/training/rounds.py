@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from crfl_core.errors import PluginFailure, RunError
 from crfl_core.plugin_api.aggregator import state_key
+from crfl_core.plugin_api.local_algorithm import StatefulAlgorithm
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_loading.mutation_guard import InputsChanged
 from crfl_core.records.random_streams import Streams, of_group
@@ -41,6 +42,7 @@ class Progress:
     `replicas` numbers the models: 0 is the run itself, from 1 on its continuations with other noise. `failed` says why
     the group does not train any more. What attackers remember is the same in all groups, since they may talk to each
     other. It lies apart from the states of aggregation, which must not see it; continuations are honest and have none.
+    `memory` is what a `StatefulAlgorithm` keeps of the group's clients, (R, members, P) by name, else empty.
     """
 
     number: int
@@ -49,6 +51,7 @@ class Progress:
     replicas: range = range(1)
     failed: str | None = None
     attack_state: State | None = None
+    memory: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,16 @@ def broadcast(session: Session, groups: Sequence[GroupRound]) -> TrainingTask:
     models = torch.stack([group.before.models for group in groups], dim=1)
     plan = groups[0].plan
     clients = session.federation.participation.participants(plan.number)
-    return TrainingTask(plan.number, models, clients, plan.is_run, groups[0].before.attack_state)
+    names = groups[0].memory
+    return TrainingTask(
+        plan.number,
+        models,
+        clients,
+        plan.is_run,
+        groups[0].before.attack_state,
+        {name: torch.cat([group.memory[name][:, group.places] for group in groups], dim=1) for name in names},
+        {name: torch.stack([group.memory[name].mean(1) for group in groups], dim=1) for name in names},
+    )
 
 
 def apply_attack(
@@ -240,6 +252,8 @@ class GroupRound:
         self.attacker_submissions: AttackerSubmissions | None = None
         if before.attack_state is not None:
             self.attacker_submissions = AttackerSubmissions(federation, plan, start)
+        self.memory = before.memory or empty_memory(federation, before.models, plan.group)
+        self.places = places_of_participants(federation, plan) if self.memory else torch.zeros(0, dtype=torch.int64)
         self._submissions = Submissions(federation, plan, start, before.states[0], before.attack_state)
         self._buffer = UpdateBuffer(clients) if needs_all_updates(session, plan) else None
 
@@ -253,9 +267,17 @@ class GroupRound:
         own_part = rows_of_group(part, self.plan.rows)
         if own_part is None or self.failed is not None:
             return
+        self._remember(own_part)
         ready = own_part if self._buffer is None else self._buffer.add(own_part)
         if ready is not None:
             yield from self._isolated(self._submissions.receive(ready))
+
+    def _remember(self, part: LocalUpdates) -> None:
+        """Store what some participants keep; the memory before the round stays as it is."""
+        if part.memory and self.memory is self.before.memory:
+            self.memory = {name: values.clone() for name, values in self.memory.items()}
+        for name, values in part.memory.items():
+            self.memory[name][:, self.places[part.part]] = values
 
     def submit_waiting(self) -> Iterator[Submission]:
         """Yield what attackers who waited for each other submit."""
@@ -294,7 +316,7 @@ class GroupRound:
             states = tuple(
                 step.states if keep else old for step, old, keep in zip(steps, before.states, accepted, strict=True)
             )
-            after = Progress(self.plan.number, models, states, before.replicas)
+            after = Progress(self.plan.number, models, states, before.replicas, memory=self.memory)
         return RoundOutcome(self.plan, before, self.arrivals, steps, accepted, clipped, after)
 
     def keep_models(self) -> tuple[ChainResult, ...]:
@@ -342,6 +364,22 @@ def initial_progress(federation: Federation) -> tuple[Progress, ...]:
         states = (prepare_states(federation, group),)
         progress.append(Progress(0, parameters[None], states, attack_state=initial_attack_state(federation)))
     return tuple(progress)
+
+
+def empty_memory(federation: Federation, models: Tensor, group: int | None) -> State:
+    """Return what the algorithm keeps of a group's clients before round 1: zeros, or nothing for most algorithms."""
+    algorithm = federation.config.training.algorithm
+    if not isinstance(algorithm, StatefulAlgorithm):
+        return {}
+    members = len(federation.participation.members[group or 0])
+    return {name: models.new_zeros(len(models), members, models.shape[1]) for name in algorithm.remembers}
+
+
+def places_of_participants(federation: Federation, plan: RoundPlan) -> Tensor:
+    """Return the places of a round's participants among the members of their group."""
+    members = np.asarray(federation.participation.members[plan.group or 0])
+    order = np.argsort(members)
+    return torch.from_numpy(order[np.searchsorted(members, plan.clients.ids, sorter=order)])
 
 
 def prepare_states(federation: Federation, group: int) -> States:

@@ -87,7 +87,19 @@ def check_part(trained: LocalUpdates, rows: range, task: TrainingTask) -> LocalU
         )
     if updates.shape != (replicas, len(rows), size):
         updates = task.starts.new_full((replicas, len(rows), size), torch.nan)
-    return LocalUpdates(slice(rows.start, rows.stop), updates, measurements)
+    return LocalUpdates(slice(rows.start, rows.stop), updates, measurements, check_memory(trained, rows, task))
+
+
+def check_memory(trained: LocalUpdates, rows: range, task: TrainingTask) -> State:
+    """Return what participants keep, as the engine returned it; refuse other names and shapes than the task has."""
+    shape = len(task.starts), len(rows), task.starts.shape[-1]
+    found = {name: tuple(values.shape) for name, values in trained.memory.items()}
+    if found != dict.fromkeys(task.memory, shape):
+        raise PluginFailure(
+            "the engine must return the memory of each participant as the job returned it, "
+            f"{dict.fromkeys(task.memory, shape)}, found {found} in round {task.number}"
+        )
+    return {name: values.to(task.starts) for name, values in trained.memory.items()}
 
 
 def rows_of_group(part: LocalUpdates, rows: slice) -> LocalUpdates | None:
@@ -100,7 +112,9 @@ def rows_of_group(part: LocalUpdates, rows: slice) -> LocalUpdates | None:
     if last - first == part.part.stop - part.part.start:
         return replace(part, part=place)
     inside = slice(first - part.part.start, last - part.part.start)
-    return LocalUpdates(place, part.updates[:, inside], part.measurements.take(np.arange(inside.start, inside.stop)))
+    measurements = part.measurements.take(np.arange(inside.start, inside.stop))
+    memory = {name: values[:, inside] for name, values in part.memory.items()}
+    return LocalUpdates(place, part.updates[:, inside], measurements, memory)
 
 
 class UpdateBuffer:

@@ -212,11 +212,15 @@ def test_what_travels_arrives_as_it_was() -> None:
     federation = federation_of(tiny())
     job, task = LocalTraining(federation), task_of(federation)
     state = {"pattern": torch.arange(3.0)}
-    sent = SentTask.from_task(TrainingTask(2, task.starts, task.clients, attacked=True, attack_state=state))
+    memory = {"variate": torch.rand(1, len(task.clients), 3)}
+    mean = {"variate": torch.rand(1, 1, 3)}
+    sent = SentTask.from_task(TrainingTask(2, task.starts, task.clients, True, state, memory, mean))
     arrived = sent.to_task(vars(task.clients))
     assert torch.equal(arrived.starts, task.starts)
     assert arrived.attack_state is not None
     assert torch.equal(arrived.attack_state["pattern"], state["pattern"])
+    assert torch.equal(arrived.memory["variate"], memory["variate"])
+    assert torch.equal(arrived.mean["variate"], mean["variate"])
     worker = Worker()
     worker.open(job.specification, local_versions())
     answer = worker.train(SentTask.from_task(task), vars(task.clients), slice(2, 5))[1]

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from typing import ClassVar
 
 import pytest
 import torch
 from pydantic import PrivateAttr
 
-from crfl_core.extend import LocalAlgorithm, LocalStep, Plugin, PluginError, ProximalAlgorithm, State, StepDirection
+from crfl_core.extend import (
+    LocalAlgorithm,
+    LocalRound,
+    LocalStep,
+    Plugin,
+    PluginError,
+    ProximalAlgorithm,
+    State,
+    StatefulAlgorithm,
+    StepDirection,
+)
 from tests.testing.support import assert_fails, checks_of
 
 
@@ -52,6 +63,31 @@ class Remembering(LocalAlgorithm):
         return StepDirection(self._velocity[step.gradient.shape])
 
 
+class Forgetful(StatefulAlgorithm):
+    """Keeps something else than it says."""
+
+    remembers: ClassVar[tuple[str, ...]] = ("variate",)
+
+    def direction(self, step: LocalStep, state: State) -> StepDirection:
+        return StepDirection(step.gradient - step.memory["variate"])
+
+    def remember(self, finished: LocalRound) -> State:
+        return {"other": finished.parameters}
+
+
+class Unguarded(Forgetful):
+    """Divides by the way of a client that made no step."""
+
+    def remember(self, finished: LocalRound) -> State:
+        return {"variate": (finished.start - finished.parameters) / finished.distance}
+
+
+class Nameless(Forgetful):
+    """Names nothing."""
+
+    remembers: ClassVar[tuple[str, ...]] = ()
+
+
 class Repelling(ProximalAlgorithm):
     """Pushes away from the start."""
 
@@ -76,6 +112,11 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
     ],
     "clients_and_models_do_not_mix_directions": [(Sociable(), "work along the last axis only")],
     "every_round_begins_anew": [(Remembering(), "return what you keep in `state`")],
+    "keeps_a_vector_of_the_model_under_each_name": [
+        (Forgetful(), "must return ['variate'], found ['other']"),
+        (Unguarded(), "`distance` is 0 without steps"),
+        (Nameless(), "remembers must be a tuple of words"),
+    ],
     "declares_proximal_weight": [(Repelling(), "at least 0, found -0.1"), (Changing(), "derive it from options alone")],
 }
 EXAMPLES = [(check, plugin, word) for check, examples in BROKEN.items() for plugin, word in examples]
@@ -89,7 +130,7 @@ def test_a_broken_algorithm_is_told_what_to_fix(check: str, plugin: Plugin, word
 
 
 def test_every_check_has_an_algorithm_that_fails_it() -> None:
-    assert set(BROKEN) == checks_of(LocalAlgorithm, ProximalAlgorithm)
+    assert set(BROKEN) == checks_of(LocalAlgorithm, ProximalAlgorithm, StatefulAlgorithm)
 
 
 def test_the_core_makes_the_steps_of_a_proximal_algorithm() -> None:

@@ -1,4 +1,4 @@
-"""Server optimisers: a fixed rate, momentum, and Adagrad, Adam and Yogi as in Algorithm 2 of Reddi et al. (2021)."""
+"""Server optimisers: a fixed rate, momentum, FedDyn, and Adagrad, Adam and Yogi as in Reddi et al. (2021)."""
 
 from __future__ import annotations
 
@@ -39,6 +39,23 @@ class Momentum(ServerOptimiser):
         """Scale the aggregate by the rate; what is left of earlier ones is the offset."""
         kept = self.beta * state["velocity"].to(aggregate) if state else aggregate.new_zeros(aggregate.shape)
         return OptimiserResult(self.learning_rate, self.learning_rate * kept, {"velocity": kept + aggregate})
+
+
+class FedDyn(ServerOptimiser):
+    """The server's part of FedDyn (Acar et al., 2021, Algorithm 1): use it with `training.algorithm = "feddyn"`.
+
+    With the mean update D_t of the participants, a share f of all clients, `h_t = h_(t-1) - alpha f D_t` and
+    `w_t = w + D_t - h_t / alpha`. The server keeps `h_t / alpha`, in which no alpha is left. D_t is the plain mean of
+    the participants: use `fedavg` with clients of equal size.
+    """
+
+    participation: float = Field(1.0, gt=0, le=1, description="share of clients in a round: training.participation")
+
+    def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:  # noqa: ARG002
+        """Scale the aggregate by 1 + f; the sum of earlier ones is the offset."""
+        before = state["shift"].to(aggregate) if state else aggregate.new_zeros(aggregate.shape)
+        share = self.participation
+        return OptimiserResult(1.0 + share, -before, {"shift": before - share * aggregate})
 
 
 class Adaptive(ServerOptimiser):

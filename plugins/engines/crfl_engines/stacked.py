@@ -112,8 +112,7 @@ class RoundBarrier:
         others = {
             place: own for place, (own, parts) in self._waiting.items() if parts == cut and is_same_training(own, task)
         }
-        starts = stack_starts(others, self._models, task.starts)
-        shared = SharedRound(replace(task, starts=starts), cut, list(others), self._hands)
+        shared = SharedRound(stack_tasks(others, self._models, task), cut, list(others), self._hands)
         for place in others:
             del self._waiting[place]
             self._shared[place] = shared
@@ -247,7 +246,7 @@ class Stacked(Engine):
 
     def _alone(self, task: TrainingTask, part: slice) -> LocalUpdates:
         assert self._job is not None
-        stack = replace(task, starts=task.starts.expand(self.models, -1, -1))
+        stack = stack_tasks({}, self.models, task)
         return select_place(self.place, self._job.train(stack, part))
 
     def _compare(self, task: TrainingTask, trainer: int, found: LocalUpdates) -> None:
@@ -266,15 +265,22 @@ class Stacked(Engine):
 
 def select_place(place: int, trained: LocalUpdates) -> LocalUpdates:
     """Return the updates of one run from those of the stack."""
-    return replace(trained, updates=trained.updates[place : place + 1])
+    memory = {name: values[place : place + 1] for name, values in trained.memory.items()}
+    return replace(trained, updates=trained.updates[place : place + 1], memory=memory)
 
 
-def stack_starts(tasks: Mapping[int, TrainingTask], models: int, filler: torch.Tensor) -> torch.Tensor:
-    """Stack the models of several runs, each at its place.
+def stack_tasks(tasks: Mapping[int, TrainingTask], models: int, filler: TrainingTask) -> TrainingTask:
+    """Stack the models of several runs, and what their clients keep, each at its place.
 
-    Places of runs that are absent hold a copy of another's model.
+    Places of runs that are absent hold a copy of another's.
     """
-    return torch.cat([tasks[place].starts if place in tasks else filler for place in range(models)])
+    own = [tasks.get(place, filler) for place in range(models)]
+    return replace(
+        filler,
+        starts=torch.cat([task.starts for task in own]),
+        memory={name: torch.cat([task.memory[name] for task in own]) for name in filler.memory},
+        mean={name: torch.cat([task.mean[name] for task in own]) for name in filler.mean},
+    )
 
 
 def is_same_training(one: TrainingTask, other: TrainingTask) -> bool:
@@ -283,6 +289,7 @@ def is_same_training(one: TrainingTask, other: TrainingTask) -> bool:
         one.number == other.number
         and one.attacked == other.attacked
         and one.starts.shape == other.starts.shape
+        and one.memory.keys() == other.memory.keys()
         and all(np.array_equal(value, getattr(other.clients, name)) for name, value in vars(one.clients).items())
         and is_same_state(one.attack_state, other.attack_state)
     )
@@ -302,4 +309,5 @@ def is_same_result(one: LocalUpdates, other: LocalUpdates) -> bool:
     measured = (
         np.array_equal(value, poison[name][:count], equal_nan=True) for name, value in vars(one.measurements).items()
     )
-    return torch.equal(one.updates, other.updates[:, :count]) and all(measured)
+    kept = (torch.equal(values, other.memory[name][:, :count]) for name, values in one.memory.items())
+    return torch.equal(one.updates, other.updates[:, :count]) and all(measured) and all(kept)

@@ -1,11 +1,21 @@
-"""Algorithms of local training: plain SGD as in the paper, FedProx, momentum and Adam."""
+"""Algorithms of local training: plain SGD as in the paper, FedProx, momentum, Adam, SCAFFOLD and FedDyn."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 
-from crfl_core.extend import LocalAlgorithm, LocalStep, ProximalAlgorithm, State, StepDirection
+from crfl_core.extend import (
+    LocalAlgorithm,
+    LocalRound,
+    LocalStep,
+    ProximalAlgorithm,
+    State,
+    StatefulAlgorithm,
+    StepDirection,
+)
 
 
 class Sgd(ProximalAlgorithm):
@@ -56,3 +66,43 @@ class Adam(LocalAlgorithm):
         corrected = mean / (1.0 - self.beta1**step.number)
         root = (square / (1.0 - self.beta2**step.number)).sqrt()
         return StepDirection(corrected / (root + self.epsilon), {"mean": mean, "square": square})
+
+
+class Scaffold(StatefulAlgorithm):
+    """SCAFFOLD (Karimireddy et al., 2020, Algorithm 1, option II): control variates against the drift of clients.
+
+    `w <- w - eta (g - c_i + c)` with the client's variate c_i and their mean c over all clients, both zero at first.
+    After the round `c_i <- c_i - c + (w_0 - w) / sum of eta`. The rate of the server is that of `server.optimiser`.
+    """
+
+    remembers: ClassVar[tuple[str, ...]] = ("variate",)
+
+    def direction(self, step: LocalStep, state: State) -> StepDirection:  # noqa: ARG002
+        """Correct the gradient by the difference of the variates."""
+        return StepDirection(step.gradient - step.memory["variate"] + step.mean["variate"])
+
+    def remember(self, finished: LocalRound) -> State:
+        """Return the mean gradient of the round, without its correction, as the new variate."""
+        before = finished.memory["variate"]
+        moved = (finished.start - finished.parameters) / finished.distance
+        return {"variate": torch.where(finished.distance > 0, before - finished.mean["variate"] + moved, before)}
+
+
+class FedDyn(StatefulAlgorithm):
+    """FedDyn (Acar et al., 2021, Algorithm 1), the clients' part: use it with `server.optimiser = "feddyn"`.
+
+    Clients minimise `L_i(w) - <h_i, w> + alpha / 2 ||w - w_0||^2` by `w <- w - eta (g - h_i + alpha (w - w_0))`, where
+    w_0 is the broadcast model. After the round `h_i <- h_i - alpha (w - w_0)`.
+    """
+
+    remembers: ClassVar[tuple[str, ...]] = ("slope",)
+
+    alpha: float = Field(0.1, gt=0, description="weight of the dynamic regulariser")
+
+    def direction(self, step: LocalStep, state: State) -> StepDirection:  # noqa: ARG002
+        """Return the gradient of the regularised loss."""
+        return StepDirection(step.gradient - step.memory["slope"] + self.alpha * (step.parameters - step.start))
+
+    def remember(self, finished: LocalRound) -> State:
+        """Return the slope of the client's loss where its training ended, if it has reached a minimum."""
+        return {"slope": finished.memory["slope"] - self.alpha * (finished.parameters - finished.start)}

@@ -36,17 +36,25 @@ class SentTask(NamedTuple):
     starts: NDArray[Any]
     attacked: bool
     attack_state: Columns | None
+    memory: Columns
+    mean: Columns
 
     @classmethod
     def from_task(cls, task: TrainingTask) -> SentTask:
         """Convert a task to what is sent."""
         state = None if task.attack_state is None else {name: to_array(one) for name, one in task.attack_state.items()}
-        return cls(task.number, to_array(task.starts), task.attacked, state)
+        return cls(
+            task.number, to_array(task.starts), task.attacked, state, arrays_of(task.memory), arrays_of(task.mean)
+        )
 
     def to_task(self, columns: Mapping[str, NDArray[Any]]) -> TrainingTask:
         """Convert it back, with the participants."""
         state = None if self.attack_state is None else {name: to_tensor(one) for name, one in self.attack_state.items()}
-        return TrainingTask(self.number, to_tensor(self.starts), Clients(**columns), self.attacked, state)
+        starts = to_tensor(self.starts)
+        clients = Clients(**columns)
+        memory = {name: to_tensor(one) for name, one in self.memory.items()}
+        mean = {name: to_tensor(one) for name, one in self.mean.items()}
+        return TrainingTask(self.number, starts, clients, self.attacked, state, memory, mean)
 
 
 class SentCount(NamedTuple):
@@ -68,15 +76,18 @@ class SentCount(NamedTuple):
         return CountingTask(self.test_set, self.samples, NoisyModels(to_tensor(self.models), **self.others))
 
 
-Answer = tuple[NDArray[Any], Columns]
-"""Updates and measured poison of some participants."""
+Answer = tuple[NDArray[Any], Columns, Columns]
+"""Updates and measured poison of some participants, and what they keep."""
 
 
 def receive_updates(part: slice, answer: Answer) -> LocalUpdates:
     """Copy a worker's answer into memory of this process: Ray's is free again at once."""
-    updates, poisoning = answer
+    updates, poisoning, memory = answer
     return LocalUpdates(
-        part, to_tensor(updates), BatchMeasurements(**{name: one.copy() for name, one in poisoning.items()})
+        part,
+        to_tensor(updates),
+        BatchMeasurements(**{name: one.copy() for name, one in poisoning.items()}),
+        {name: to_tensor(one) for name, one in memory.items()},
     )
 
 
@@ -103,7 +114,7 @@ class Worker:
         """Train the participants `part` of a round. The answer has a word before it, which Ray sends at once."""
         assert self._job is not None
         trained = self._job.train(sent.to_task(clients), part)
-        return DONE, (to_array(trained.updates), vars(trained.measurements))
+        return DONE, (to_array(trained.updates), vars(trained.measurements), arrays_of(trained.memory))
 
     def count(self, sent: SentCount, part: slice) -> tuple[str, NDArray[np.int64]]:
         """Count the votes on the test samples `part`."""
@@ -121,6 +132,11 @@ def to_array(values: Tensor) -> NDArray[Any]:
     """Convert a tensor to the array that is sent."""
     sent: NDArray[Any] = values.detach().cpu().numpy()
     return sent
+
+
+def arrays_of(state: Mapping[str, Tensor]) -> Columns:
+    """Convert named tensors to the arrays that are sent."""
+    return {name: to_array(one) for name, one in state.items()}
 
 
 def to_tensor(values: NDArray[Any]) -> Tensor:
