@@ -223,3 +223,25 @@ def test_orders_that_were_not_answered_well_are_deleted_from_the_server(tmp_path
     config = founded(tmp_path / "fed", experiment(tmp_path / "e", rounds=1), deadline=0.2)
     federated(config, [honest, raises, changed(lambda *_: None), honest], tmp_path / "run", grid=Recording)
     assert sorted(dropped) == ["1", "2"]
+
+
+def test_a_node_that_is_away_while_continuations_train_is_named(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def leaving(message: Message, context: Context) -> Message:
+        asked.append(TrainingOrder.from_message(message).round)
+        return raises(message, context) if len(asked) > 2 else honest(message, context)
+
+    config = experiment(
+        tmp_path / "e",
+        certificates=["postprocess"],
+        model={"type": "softmax", "bias": False, "features": {"type": "unit-ball"}},
+        votes={"models": 4, "selection_models": 2},
+        threat={"clients": 1, "rounds": [1], "poison": "update"},
+    )
+    served = founded(tmp_path / "fed", config, deadline=0.2)
+    with pytest.raises(
+        RunError, match=r"round 2 of a continuation: client 1: an error, 'Zero.*': every node"
+    ):
+        federated(served, [honest, leaving, honest, honest], tmp_path / "run")
+    assert not federated(served, [honest] * 4, tmp_path / "run").metrics.refused

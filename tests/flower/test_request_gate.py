@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from crfl_flower import request_gate
 from crfl_flower.keys import read_public_key, write_node_key
+from crfl_flower.launch import CONNECTIONS, CONNECTIONS_PER_NODE
+from crfl_flower.reply_limits import FEW_PARTS
 from crfl_flower.request_gate import Limits, Receive, RegisteredKeys, RequestGate, Scope, Send
+from crfl_flower.superlink import FIRST_REQUEST_SECONDS, LOG_BYTES
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.common.constant import TIMESTAMP_HEADER
@@ -191,3 +194,18 @@ def test_a_body_that_stops_arriving_breaks_off(door: Door, monkeypatch: pytest.M
         return await request_gate.limit_body(silent, 10)()
 
     assert asyncio.run(receive_once()) == {"type": "http.disconnect"}
+
+
+def test_the_documented_limits_are_those_of_the_gate() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text(encoding="utf-8")
+    sizes = [*request_gate.NODE_REQUEST_BYTES.values(), request_gate.SHORT_REQUEST_BYTES * 1024]
+    large, announced, short = (size >> 20 for size in sizes)
+    for said in (
+        f"{request_gate.PARALLEL_REQUESTS} at a time and {request_gate.REQUESTS_PER_MINUTE:,} a minute",
+        f"{large} MB of an array, {announced} MB of an announcement, {short} KB otherwise",
+        f"| parts of a reply | {FEW_PARTS}, and one per MB |",
+        f"ends at {LOG_BYTES >> 20} MB",
+        f"| {CONNECTIONS}, and {CONNECTIONS_PER_NODE} for each client of the federation; "
+        f"silent ones end after {FIRST_REQUEST_SECONDS:.0f} s |",
+    ):
+        assert said in page

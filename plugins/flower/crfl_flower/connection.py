@@ -1,8 +1,7 @@
 """Connections to Flower: the server's grid, and the tasks of a node.
 
 Flower would start one process per message and load code that the server sent. Here, both apps run in processes that
-claim their tasks themselves, so a node runs only code that is installed on it. `bounded_grid` is the other module
-that uses Flower's internals.
+claim their tasks themselves, so a node runs only code that is installed on it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, PrivateAttr
 
-from crfl_core.errors import OptionError
+from crfl_core.errors import OptionError, RunError
 from crfl_core.files.data_files import UserPath
 from crfl_core.plugin_api.engine import Engine, Job
 from crfl_core.records.round import LocalUpdates, TrainingTask
@@ -65,6 +65,13 @@ class Flower(Engine):
                 missing[place] = problem
             else:
                 yield local_update(place, update)
+        if missing and not task.attacked:
+            place, problem = next(iter(missing.items()))
+            raise RunError(
+                f"round {task.number} of a continuation: client {int(task.clients.ids[place])}: {problem}: every node "
+                "must answer while certificates such as 'tail' are computed: start its node, or leave these "
+                "certificates out"
+            )
         for place, problem in missing.items():
             self._exchange.record_problem(task.number, int(task.clients.ids[place]), problem)
             yield local_update(place, task.starts.new_full((len(task.starts), task.starts.shape[-1]), float("nan")))
