@@ -191,9 +191,9 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
     threat = ", ".join(f"{key} = {value}" for key, value in assumed.items())
     head = [f"assumed: attacks in {result.threat.rounds_text}, {threat}", f"computed anew: {result.needs}"]
     if not full:
-        summary.show_guarantees(console, result.curves, audit, [*head, ""], [])
+        summary.show_guarantees(console, result.curves, audit, [result.verdict, "", *head, ""], [])
         return
-    for line in head:
+    for line in (result.verdict, *head):
         console.print(line)
     tables.show_guarantees(console, result.curves, audit)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from crfl_core.plugin_api.certificate import CertificateResult, Direction, Guarantee, Level, Statement
 from crfl_core.records.inputs import is_local
 from crfl_core.records.ledger import Ledger, LedgerRecord
+
+if TYPE_CHECKING:
+    from crfl_core.plugin_api.attack import Attack
 
 Array = NDArray[np.float64]
 GRID_STEPS = 10
@@ -99,9 +103,12 @@ class Attackers(LedgerRecord):
 
     A round's share is the attackers' part of the weights that reached the model, of coordinate-wise rules each client's
     largest; `rounds` are those in which an attacker took part. The shares are None if weights do not tell: in some of
-    these rounds a part of the aggregate depends on what was submitted and is in no client's weight.
+    these rounds a part of the aggregate depends on what was submitted and is in no client's weight. `attack` is its
+    name, `scale` the factor on its updates as the config says.
     """
 
+    attack: str = ""
+    scale: float | str | None = None
     clients: tuple[int, ...]
     rounds: tuple[int, ...]
     mean_weight_share: float | None
@@ -119,13 +126,14 @@ class TrustedBaseline(LedgerRecord):
 
 
 class Metrics(LedgerRecord):
-    """Everything that `metrics.json` holds."""
+    """Everything that `metrics.json` holds. `assumed_attackers` is the number of clients that the threat assumes."""
 
     accuracy: float
     loss: float
     backdoored_accuracy: float | None
     backdoor: Backdoor | None
     attackers: Attackers | None = None
+    assumed_attackers: int = 1
     trusted_baseline: TrustedBaseline | None = None
     curves: tuple[Curve, ...]
     refused: dict[str, str]
@@ -168,7 +176,7 @@ class Metrics(LedgerRecord):
         return max(above, default=None)
 
 
-def measure_attackers(ledger: Ledger) -> Attackers | None:
+def measure_attackers(ledger: Ledger, attack: Attack | None = None) -> Attackers | None:
     """Measure the attackers' share of a run; None if there was no attack."""
     numbers = np.unique(ledger.clients.round[ledger.clients.attacking])
     if not len(numbers):
@@ -180,6 +188,8 @@ def measure_attackers(ledger: Ledger) -> Attackers | None:
         shares.append(float(weights[rows.attacking].sum() / max(weights.sum(), np.finfo(float).tiny)))
     told = not any(record.has_unweighted_part for record in ledger.rounds if record.round in numbers)
     return Attackers(
+        attack="" if attack is None else attack.configured_as,
+        scale=None if attack is None else attack.scale,
         clients=tuple(map(int, np.unique(ledger.clients.client[ledger.clients.attacking]))),
         rounds=tuple(map(int, numbers)),
         mean_weight_share=float(np.mean(shares)) if told else None,

@@ -15,6 +15,7 @@ from crfl_core.errors import ConfigError, suggest_names
 from crfl_core.reporting import csv_files
 from crfl_core.reporting.metrics import Curve, table_key
 from crfl_core.reporting.terminal_tables import footnotes, share_columns
+from crfl_core.reporting.verdict import attack_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -101,7 +102,9 @@ def run_html(run: RunResult) -> str:
         facts.append(("accuracy of the server alone", f"{metrics.trusted_baseline.accuracy:.3f}"))
     if metrics.backdoor is not None:
         facts.append((f"attack success rate (class {metrics.backdoor.target})", f"{metrics.backdoor.success_rate:.3f}"))
-    parts = [f"<b>{escape(run.path.name)}</b>", html_table([], facts), results_html(metrics.curves, metrics.refused)]
+    facts.append(("attack", attack_text(metrics.attackers, metrics.partition.clients)))
+    head = [f"<b>{escape(run.path.name)}</b>", f"<p>{escape(run.verdict)}</p>"]
+    parts = [*head, html_table([], facts), results_html(metrics.curves, metrics.refused)]
     return "\n".join(["<div>", *parts, f"<p><code>{escape(str(run.path))}</code></p>", "</div>"])
 
 

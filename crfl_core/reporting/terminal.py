@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crfl_core.certification.levels import LEVEL_WORDS
+from crfl_core.reporting.verdict import attack_text, run_verdict
 
 if TYPE_CHECKING:
     from crfl_core.reporting.metrics import Curve, Metrics
@@ -26,7 +27,7 @@ CELL_COLUMNS = 5
 
 def show_summary(console: Console, name: str, metrics: Metrics, audit: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Print a summary of a finished run on one screen."""
-    head = [*model_lines(name, metrics), ""]
+    head = [run_verdict(metrics, audit), "", *model_lines(name, metrics), ""]
     end = [f"run directory: {path}", f"more: crfl show {path} --full, crfl open {path}"]
     show_guarantees(console, metrics.curves, audit, head, end)
 
@@ -45,8 +46,8 @@ def show_guarantees(
     if height(remarks, console.width) + sum(len(block.rows) + 1 for block in blocks) > room - 3:
         remarks = [shorten(remark, console.width) for remark in remarks]
     tables, left_out = fit_blocks(blocks, room - min(REMARK_LINES, height(remarks, console.width)) - 3)
-    for line in head:
-        console.print(Text(line), soft_wrap=True)
+    for number, line in enumerate(head):
+        console.print(Text(line, style="" if number else "bold"))
     if tables:
         samples = next(curve.samples for curve in curves if curve.test_set == "clean")
         console.print(Text(f"certified accuracy on {samples} clean test samples, by", style="bold"))
@@ -100,6 +101,7 @@ def model_lines(name: str, metrics: Metrics) -> Iterator[str]:
     sizes = metrics.partition.sizes
     samples = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     yield f"{name}: {len(sizes)} clients with {samples} samples each"
+    yield f"attack            {attack_text(metrics.attackers, metrics.partition.clients)}"
     yield f"accuracy          {format_share(metrics.accuracy)}"
     if metrics.backdoor is not None:
         backdoor = metrics.backdoor

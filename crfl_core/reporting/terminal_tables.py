@@ -14,6 +14,7 @@ from rich.text import Text
 
 from crfl_core.certification.levels import LEVEL_WORDS
 from crfl_core.reporting.metrics import Curve, Metrics, table_key
+from crfl_core.reporting.verdict import attack_text, run_verdict
 
 WIDE_TERMINAL_COLUMNS = 100
 """Terminals with fewer columns have no room for four of text."""
@@ -34,6 +35,7 @@ def show_everything(console: Console, name: str, metrics: Metrics, audit: Sequen
 
 def show_results(console: Console, name: str, metrics: Metrics, audit: Sequence[dict[str, Any]]) -> None:
     """Print the trained model and what is certified about it."""
+    console.print(Text(run_verdict(metrics, audit), style="bold"))
     console.print(headline(name, metrics))
     show_guarantees(console, metrics.curves, audit)
 
@@ -66,6 +68,7 @@ def headline(name: str, metrics: Metrics) -> RenderableType:
     table.add_column(justify="right")
     table.add_row("clients", str(len(sizes)))
     table.add_row("training samples of a client", f"{min(sizes)} to {max(sizes)}")
+    table.add_row("attack", attack_text(metrics.attackers, metrics.partition.clients))
     table.add_row("clean accuracy", f"{metrics.accuracy:.3f}")
     table.add_row("clean loss", f"{metrics.loss:.3f}")
     if metrics.trusted_baseline is not None:

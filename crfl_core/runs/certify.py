@@ -24,6 +24,8 @@ from crfl_core.files.atomic_files import (
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.missing_plugins import missing_plugin_messages
+from crfl_core.reporting.csv_files import audit_entries
+from crfl_core.reporting.verdict import verdict
 from crfl_core.runs.resource_needs import check_questions
 from crfl_core.runs.results import Results, RunResult, certify_all
 from crfl_core.runs.run import locate_errors
@@ -46,11 +48,26 @@ Attacked = Literal["any", "every"] | int
 
 @dataclass(frozen=True)
 class WhatIf(Results):
-    """The answer to a what-if question, like the parts of a `RunResult`. `needs` says what had to be computed."""
+    """The answer to a what-if question, like the parts of a `RunResult`. `needs` says what had to be computed.
+
+    `clients` is the number of clients of the run.
+    """
 
     config: RunConfig
     threat: Threat
     needs: Needs
+    clients: int
+
+    @property
+    def verdict(self) -> str:
+        """Return in one sentence what is certified."""
+        return verdict(
+            self.curves,
+            self.refused,
+            audit_entries(self.audits),
+            clients=self.clients,
+            attackers=self.threat.attackers,
+        )
 
 
 def certify(
@@ -129,7 +146,8 @@ def answer_question(run: RunResult, config: RunConfig, target: RunDirectory, tra
         raise PluginError(f"{missing[0]}: new continuations train with it")
     source = run.votes if required == "formulas" else build_voter(run, config, target, trackers)
     results = certify_all(certifier, source, config.evaluation.radii)
-    return WhatIf(**vars(results), config=config, threat=certifier.threat, needs=required)
+    clients = run.ledger.facts.clients
+    return WhatIf(**vars(results), config=config, threat=certifier.threat, needs=required, clients=clients)
 
 
 def build_voter(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> Voter:

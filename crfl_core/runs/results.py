@@ -26,6 +26,7 @@ from crfl_core.records.inputs import DataFacts, Domain
 from crfl_core.records.ledger import Ledger, LedgerRecord
 from crfl_core.reporting.csv_files import audit_entries, certificate_csv, metrics_json, trigger_csv
 from crfl_core.reporting.metrics import Curve, Metrics, compute_curves
+from crfl_core.reporting.verdict import run_verdict
 from crfl_core.runs.environment import used_plugins
 from crfl_core.runs.run_directory import CONFIG, RunDirectory
 from crfl_core.runs.stored_models import flat_parameters, read_fitted_maps, read_models
@@ -144,6 +145,18 @@ class RunResult:
         self.path = path
         self.directory = RunDirectory(path)
         self.registry = reading(self.directory, registry or Registry(), trust=trust)
+
+    def __repr__(self) -> str:
+        """Return the directory and the verdict, or the reason why there is none."""
+        try:
+            return f"RunResult({str(self.path)!r}): {printable(self.verdict)}"
+        except CrflError as error:
+            return f"RunResult({str(self.path)!r}): {printable(str(error))}"
+
+    @property
+    def verdict(self) -> str:
+        """Return in one sentence what the run proves."""
+        return run_verdict(self.metrics, audit_entries(self.audits))
 
     @cached_property
     def config(self) -> RunConfig:

@@ -241,8 +241,9 @@ def certify_run(session: Session, directory: RunDirectory) -> None:
     config = federation.config
     ledger = directory.read_ledger()
     draw_vote_seed(config, directory)
+    certifier = build_certifier(config, ledger)
     results = certify_all(
-        build_certifier(config, ledger),
+        certifier,
         Voter(session, directory, directory, ledger, is_open=True),
         config.evaluation.radii,
         lambda certified: session.hooks.observe("crfl_certified", run=session.context, certified=certified),
@@ -261,7 +262,8 @@ def certify_run(session: Session, directory: RunDirectory) -> None:
         loss=figures.loss,
         backdoored_accuracy=None if triggered is None else triggered.accuracy,
         backdoor=measure_backdoor(federation, parameters, ledger.failed_groups),
-        attackers=measure_attackers(ledger),
+        attackers=measure_attackers(ledger, config.attack),
+        assumed_attackers=certifier.threat.attackers,
         trusted_baseline=measure_trusted_baseline(federation),
         curves=results.curves,
         refused=results.refused,

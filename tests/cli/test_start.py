@@ -82,7 +82,7 @@ def test_results_are_shown_before_figures_are_drawn(
     monkeypatch.setattr("crfl_reports.gallery.training.partition_files", fail)
     failed = crfl("run", *small, "--out", "run")
     assert failed.returncode == 2
-    assert failed.stdout.startswith("run: 50 clients")
+    assert failed.stdout.startswith("Not certified: paper is a reproduction, not a proof.\n\nrun: 50 clients")
     assert "resume with `crfl run run`" in failed.stderr
     monkeypatch.setattr("crfl_reports.gallery.training.partition_files", partition_files)
     resumed = crfl("run", "run")
