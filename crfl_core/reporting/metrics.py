@@ -141,12 +141,13 @@ class Metrics(LedgerRecord):
 
     @property
     def summary(self) -> str:
-        """Return the main numbers on one line: accuracy, attack success rate, and what was certified or refused."""
+        """Return the main numbers on one line: accuracy, attack success rate, and the names of the certificates."""
         parts = [f"accuracy {self.accuracy:.3f}"]
         if self.backdoor is not None:
             parts.append(f"attack success rate {self.backdoor.success_rate:.3f}")
         names = dict.fromkeys(f"{curve.certificate}{f' ({curve.label})' * bool(curve.label)}" for curve in self.curves)
-        parts.append(f"certified by {', '.join(names)}" if names else "nothing certified")
+        if names:
+            parts.append(f"certificates: {', '.join(names)}")
         if self.refused:
             parts.append(f"refused: {', '.join(self.refused)}")
         return "; ".join(parts)

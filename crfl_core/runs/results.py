@@ -146,13 +146,6 @@ class RunResult:
         self.directory = RunDirectory(path)
         self.registry = reading(self.directory, registry or Registry(), trust=trust)
 
-    def __repr__(self) -> str:
-        """Return the directory and the verdict, or the reason why there is none."""
-        try:
-            return f"RunResult({str(self.path)!r}): {printable(self.verdict)}"
-        except CrflError as error:
-            return f"RunResult({str(self.path)!r}): {printable(str(error))}"
-
     @property
     def verdict(self) -> str:
         """Return in one sentence what the run proves."""
@@ -256,9 +249,9 @@ class RunResult:
         return run_frame(self, rows)
 
     def __repr__(self) -> str:
-        """Return the path and the main numbers on one line; of a damaged run only the path."""
+        """Return the path, the verdict and the main numbers; of a damaged run only the path."""
         try:
-            told = f"{self.path}: {self.metrics.summary}"
+            told = f"{self.path}: {self.verdict} {self.metrics.summary}"
         except CrflError:
             told = str(self.path)
         return printable(f"<RunResult {told}>")

@@ -31,8 +31,8 @@ def test_a_result_reads_as_its_path_and_main_numbers(result: RunResult) -> None:
     metrics = result.metrics
     assert metrics.backdoor is not None
     assert repr(result) == (
-        f"<RunResult {result.path}: accuracy {metrics.accuracy:.3f}; attack success rate "
-        f"{metrics.backdoor.success_rate:.3f}; certified by paper (reproduction, not a proof)>"
+        f"<RunResult {result.path}: {result.verdict} accuracy {metrics.accuracy:.3f}; attack success rate "
+        f"{metrics.backdoor.success_rate:.3f}; certificates: paper (reproduction, not a proof)>"
     )
 
 
