@@ -26,7 +26,8 @@ OLDEST = "oldest"
 TORCH = "torch==2.13.0"
 """The newest environment takes this PyTorch, which is tested; any other may bring gigabytes of CUDA packages."""
 RANGE = re.compile(r"(?P<name>[\w-]+)>=(?P<lowest>[\w.]+)")
-ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PIP_CONSTRAINT"))}
+OUTSIDE = ("PYTHON", "PIP_CONSTRAINT")
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(OUTSIDE)} | {"CRFL_DEBUG": "1"}
 
 
 def lowest_versions() -> Iterator[str]:

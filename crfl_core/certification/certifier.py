@@ -133,7 +133,7 @@ class CertificateQuestion:
 
 @dataclass(frozen=True)
 class UnknownRounds:
-    """The same threat in as many rounds that are not known, and its audit."""
+    """The same threat in that many unknown rounds, and its audit."""
 
     threat: Threat
     audit: Audit

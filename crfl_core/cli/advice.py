@@ -50,7 +50,7 @@ RECIPES = {
     ),
     "loan": Recipe(
         ('{ type = "random-fourier", outputs = 1000 }',),
-        "Fixed random features. The range by which columns are scaled is declared to be public: see docs/datasets.md.",
+        "Fixed random features. The range by which columns are scaled is declared to be public.",
         owners=51,
     ),
 }
@@ -335,7 +335,7 @@ def federation_lines(answers: Answers, way: Advice, name: str) -> list[str]:
         f"name = {json.dumps(name)}",
         f"rounds = {way.rounds}",
         f"dataset = {{ type = {json.dumps(answers.dataset)} }}",
-        f'partition = {{ type = "iid", clients = {answers.total} }} # or yours: docs/plugins.md'
+        f'partition = {{ type = "iid", clients = {answers.total} }} # or yours: crfl plugins --kind partitioner'
         if recipe.owners is None
         else 'partition = { type = "natural" }',
         *([f"reserve = {{ curator = {recipe.curator} }} # samples that no client holds"] if curated else []),

@@ -35,7 +35,7 @@ WELCOME = f"""\
 crfl {__version__}: federated learning with provable robustness to malicious clients
 
   crfl demo      a backdoor, a defence and a proof, in a minute
-  crfl run       train and certify: embedded digits, or your config file
+  crfl run       train and certify: the shipped digits, or your config file
   crfl advise    three questions, then a config whose certificate answers them
 
 `crfl --help` lists all commands, `crfl COMMAND --help` describes one.

@@ -12,7 +12,7 @@ from crfl_core.cli import completion
 ConfigArgument = Annotated[
     Path | None,
     typer.Argument(
-        help="Config file, TOML or YAML. Without one: the embedded digits.",
+        help="Config file, TOML or YAML. Without one: the shipped digits.",
         show_default=False,
         autocompletion=completion.config_files,
     ),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -56,7 +59,7 @@ def list_(json: JsonOption = False) -> None:
         echo(to_json(entries, indent=2).decode())
         return
     for entry in entries:
-        echo("\n".join(describe_dataset(entry)))
+        echo("\n".join(fit_terminal(describe_dataset(entry))))
 
 
 @data.command()
@@ -91,6 +94,19 @@ def verify(
             echo(f"{state.status:<8} {dataset}: {state.path or state.file.name}")
     if any(state.status == "wrong" for _, state in states):
         raise typer.Exit(EXIT_WRONG_FILE)
+
+
+def fit_terminal(lines: Iterable[str]) -> Iterator[str]:
+    """Break lines between words where the terminal ends; in a pipe they stay whole, and so do paths."""
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        if sys.stdout.isatty() and len(line) > width:
+            indent = " " * (len(line) - len(line.lstrip()) + 2)
+            yield from textwrap.wrap(
+                line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            )
+        else:
+            yield line
 
 
 def describe_dataset(entry: DatasetEntry) -> Iterator[str]:

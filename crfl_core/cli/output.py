@@ -25,10 +25,17 @@ if TYPE_CHECKING:
 
     from crfl_core.plugin_api.tracker import Tracker
     from crfl_core.reporting.metrics import Curve
-    from crfl_core.runs.certify import WhatIf
+    from crfl_core.runs.certify import Needs, WhatIf
     from crfl_core.runs.results import RunResult
     from crfl_core.training.clean_twin import AttackEffect
 
+
+RECOMPUTED: Mapping[Needs, str] = {
+    "formulas": "certificates only",
+    "votes": "votes and certificates",
+    "continuations": "continuations, votes and certificates",
+}
+"""What an answer to a what-if question computed, by what it needed."""
 
 ORIGINAL_STDOUT: ContextVar[tuple[int | None, TextIO]] = ContextVar("OUTSIDE")
 """Where stdout went before plugins got to work: a copy of its descriptor, if there is one, and the stream."""
@@ -189,7 +196,7 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
         return
     assumed = result.threat.model_dump(exclude_none=True, exclude={"rounds", "rounds_at_most"})
     threat = ", ".join(f"{key} = {value}" for key, value in assumed.items())
-    head = [f"assumed: attacks in {result.threat.rounds_text}, {threat}", f"computed anew: {result.needs}"]
+    head = [f"assumed: attacks in {result.threat.rounds_text}, {threat}", f"recomputed: {RECOMPUTED[result.needs]}"]
     if not full:
         summary.show_guarantees(console, result.curves, audit, [result.verdict, "", *head, ""], [])
         return

@@ -39,7 +39,7 @@ Start = Annotated[
     Path | None,
     typer.Argument(
         metavar="[CONFIG|RUN]",
-        help="Config file, TOML or YAML, or the directory of a run to resume. Without one: the embedded digits.",
+        help="Config file, TOML or YAML, or the directory of a run to resume. Without one: the shipped digits.",
         show_default=False,
         autocompletion=completion.configs_and_runs,
     ),

@@ -19,8 +19,6 @@ HOOKS = {
 }
 """Every hook and its arguments."""
 
-CONTRACT = "docs/writing-plugins/api-contract.md"
-
 
 def check_class(who: str, candidate: object, base: type[Plugin], distribution: str) -> type[Plugin]:
     """Return the object as a plugin class of its kind. Raises `PluginError` with what is wrong."""
@@ -49,7 +47,7 @@ def check_version(who: str, plugin: type[Plugin], distribution: str) -> None:
     if needs < API_VERSION:
         raise PluginError(
             f"{who} was written for plugin API {needs}, this crfl offers {API_VERSION}: upgrade {distribution}; "
-            f"if it is yours, {CONTRACT} says how"
+            "if it is yours, the documentation of crfl has a page on the API contract"
         )
 
 

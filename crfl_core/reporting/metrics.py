@@ -27,7 +27,7 @@ class Curve(LedgerRecord):
     `certified_accuracy` the share of those that are also right; abstentions count as neither. `median_radius` is the
     largest radius at which at least half of all samples are certified, None if fewer are certified at all.
     `directions` are the readings that hold, see `Direction`. `rounds` says when attacks are assumed. Against attacks
-    in as many rounds, whichever these are, the shares are `any_round_accuracy` and `any_round_rate`, else empty.
+    in that many unknown rounds, the shares are `any_round_accuracy` and `any_round_rate`, else empty.
     `by_clients` is the certified accuracy of the backdoor level at every radius for 0, 1, 2, ... malicious clients.
     """
 

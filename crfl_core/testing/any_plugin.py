@@ -152,7 +152,9 @@ def check_hooks_exist(case: Case[Plugin]) -> None:
     try:
         Hooks([(case.kind, case.plugin)])
     except PluginError as error:
-        raise CheckFailed("hooks that exist", str(error), "see docs/hooks.md for names and arguments") from error
+        raise CheckFailed(
+            "hooks that exist", str(error), "crfl_core/plugin_api/hookspecs.py has names and arguments"
+        ) from error
     if isinstance(case.plugin, Tracker) and not marked:
         raise CheckFailed("a tracker that watches something", "no hook at all", "mark its methods with @hookimpl")
 

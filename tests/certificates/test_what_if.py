@@ -227,7 +227,7 @@ def test_the_command_line_shows_the_threat_and_what_it_computed(run: RunResult, 
     shown = " ".join(outcome.stdout.split())
     assert "assumed: attacks in round 2, clients = 3" in shown
     assert "scale = 50.0" in shown
-    assert "computed anew: formulas" in shown
+    assert "recomputed: certificates only" in shown
     for audit in run.audits:
         assert audit.certificate in shown
     assert "against the honest clean world" in shown

@@ -87,6 +87,12 @@ def test_help_is_plain_and_fits_eighty_columns(arguments: list[str]) -> None:
     assert "\\[" not in text
 
 
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_list_of_datasets_breaks_lines_between_words(columns: int) -> None:
+    lines = re.split("[\r\n]+", on_terminal("data", "list", columns=columns))
+    assert all(len(line) <= columns or " " not in line.strip() for line in lines)
+
+
 @pytest.mark.parametrize("options", [[], ["--full"]])
 def test_sixty_columns_break_no_name(finished_run: Path, options: list[str]) -> None:
     text = on_terminal("show", finished_run, *options, columns=60, NO_COLOR="1")

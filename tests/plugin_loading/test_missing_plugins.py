@@ -125,7 +125,7 @@ class TestReading:
     def test_formulas_are_asked_again(self, orphan: Path, crfl: Crfl) -> None:
         result = crfl("certify", orphan, "--set", "threat.clients=1")
         assert (result.returncode, result.stderr) == (0, "")
-        assert "computed anew: formulas" in result.stdout
+        assert "recomputed: certificates only" in result.stdout
 
 
 class TestUsing:

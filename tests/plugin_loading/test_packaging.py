@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import configparser
 import os
+import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from email import message_from_bytes
 from importlib.metadata import packages_distributions
 from itertools import chain
@@ -115,6 +117,27 @@ def test_whatever_the_packages_import_is_declared() -> None:
         if declared.isdisjoint(map(canonicalize_name, distributions.get(module, [module])))
     }
     assert missing == set(), "declare what is imported, or say in PROMISED whose part it is"
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    """Every text of a module that is not a docstring."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def test_no_message_cites_a_file_that_is_not_installed() -> None:
+    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    cited = [
+        f"{path.relative_to(ROOT)}: {text}"
+        for package in packages
+        for path in (ROOT / package).rglob("*.py")
+        for text in texts_of(path)
+        if re.search(r"(?<!\.\./)\b(docs/[\w-]+|constraints\.txt|examples/\w+)", text) and "page.py" not in path.name
+    ]
+    assert cited == []
 
 
 def test_the_tested_versions_are_within_the_declared_ranges() -> None:

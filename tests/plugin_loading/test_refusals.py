@@ -255,7 +255,7 @@ def test_a_class_for_an_older_plugin_api_is_refused_with_what_to_upgrade(install
         version="0.9",
         status="failed",
         reason="tracker 'old' of old-tools 0.9 was written for plugin API 0, this crfl offers 1: upgrade old-tools; "
-        "if it is yours, docs/writing-plugins/api-contract.md says how",
+        "if it is yours, the documentation of crfl has a page on the API contract",
         summary="",
         hooks=(),
     )

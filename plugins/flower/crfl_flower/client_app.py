@@ -133,7 +133,7 @@ def read_node_file(path: Path) -> NodeFile:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or first.get("ctx", {}).get("key", "")
-        raise ConfigError(f"{path}: {key}: {first['msg']}: see docs/flower.md for what a node file holds") from error
+        raise ConfigError(f"{path}: {key}: {first['msg']}: `crfl federation init` writes files that work") from error
 
 
 @cache

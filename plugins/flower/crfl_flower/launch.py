@@ -79,7 +79,7 @@ def start_superlink(engine: Flower, clients: int) -> Iterator[Address]:
     folder = engine.folder
     for name in ("ca.crt", "server.crt", "server.key"):
         if not (folder / name).is_file():
-            raise StoreError(f"{folder / name}: is missing: `crfl federation init` writes it, docs/flower.md says how")
+            raise StoreError(f"{folder / name}: is missing: `crfl federation init` writes it")
     check_secret_file(folder / "server.key")
     host, _, port = engine.address.rpartition(":")
     processes.check_port(host, int(port))

@@ -20,7 +20,7 @@ Config = Annotated[
     Path | None,
     typer.Argument(
         help="Config file, with or without a table `sweep`, or the folder of a sweep to resume. Without one: the "
-        "embedded digits.",
+        "shipped digits.",
         show_default=False,
     ),
 ]
@@ -79,7 +79,7 @@ def sweep(
 
     The same command again resumes, and so does `crfl sweep FOLDER`.
 
-    Example: crfl sweep examples/digits.toml --vary attack.scale=10,50 --vary aggregation=fedavg,rfa --seeds 5
+    Example: crfl sweep my.toml --vary attack.scale=10,50 --vary aggregation=fedavg,rfa --seeds 5
 
     Cells that differ only in threat, votes or certificates are trained once. Exits with 1 if a cell failed: the others
     are finished, and the next call tries it again.

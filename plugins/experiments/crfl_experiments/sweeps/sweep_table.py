@@ -11,8 +11,8 @@
     [[sweep.list]]                                    # one after the other; each may hold a grid of its own
     aggregation = "rfa"
 
-What stands side by side is multiplied: every cell of the grid with every one of `zip` and of `list`. Keys that begin
-with `let.` are no settings, only names for expressions and tables.
+Sibling tables form a Cartesian product: every cell of the grid with every one of `zip` and of `list`. Keys that begin
+with `let.` are names for expressions and tables, not settings.
 """
 
 from __future__ import annotations
