@@ -26,10 +26,20 @@ def check_types(arrays: Arrays, kind: type, names: Collection[str]) -> dict[str,
         raise ValueError(f"it must hold {', '.join(names)}, found {', '.join(arrays) or 'nothing'}")
     hints = get_type_hints(kind)
     for name, array in arrays.items():
-        wanted = np.dtype(get_args(get_args(hints[name])[1])[0])
+        wanted = dtype_of(hints[name])
         if array.dtype != wanted:
             raise ValueError(f"{name} must be of {wanted}, found {array.dtype}")
     return dict(arrays)
+
+
+def dtype_of(hint: Any) -> np.dtype[Any]:
+    """Return the dtype of an annotation `NDArray[T]`: until NumPy 2.4 an `ndarray[..., dtype[T]]`, then an alias of T.
+
+    >>> dtype_of(NDArray[np.int64])
+    dtype('int64')
+    """
+    innermost = get_args(hint)[-1]
+    return np.dtype(*(get_args(innermost) or [innermost]))
 
 
 def check_values(name: str, array: NDArray[Any], *, negative: bool = False) -> None:

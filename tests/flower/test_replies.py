@@ -240,8 +240,6 @@ def test_a_node_that_is_away_while_continuations_train_is_named(tmp_path: Path) 
         threat={"clients": 1, "rounds": [1], "poison": "update"},
     )
     served = founded(tmp_path / "fed", config, deadline=0.2)
-    with pytest.raises(
-        RunError, match=r"round 2 of a continuation: client 1: an error, 'Zero.*': every node"
-    ):
+    with pytest.raises(RunError, match=r"round 2 of a continuation: client 1: an error, 'Zero.*': every node"):
         federated(served, [honest, leaving, honest, honest], tmp_path / "run")
     assert not federated(served, [honest] * 4, tmp_path / "run").metrics.refused
