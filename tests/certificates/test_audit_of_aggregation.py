@@ -35,10 +35,8 @@ def test_rules_that_look_at_the_updates_get_no_pathwise_certificate(rule: dict[s
     assert "use a rule whose weights are fixed, or the certificate 'postprocess'" in found["tail"].refusal
     assert any("fixed aggregation weights" in condition for condition in found["paper"].conditions)
     if not known:
-        assert (
-            "breakdown of the aggregation rule: found stated by the rule for up to 0 attackers"
-            in found["postprocess"].refusal
-        )
+        reason = f"breakdown of the aggregation rule: found declared by {rule['type']!r} of crfl for up to 0 attackers"
+        assert reason in found["postprocess"].refusal
 
 
 def test_a_breakdown_is_one_against_the_honest_clean_world_and_for_so_many_attackers() -> None:
