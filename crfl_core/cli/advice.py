@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from crfl_core.extend import CrflError, PluginError, Registry, Table
+from crfl_core.cli.own_data import DIFFERENT_ABOVE, AdviceError, OwnData
+from crfl_core.extend import PluginError, Registry, Table
 
 UPRIGHT = '{ type = "deskew" }'
 SCATTERING = ('{ type = "scattering", angles = 4 }', '{ type = "group-norm", groups = 5 }')
 STROKES = '{ type = "whiten", components = 500, floor = 60 }'
 CURATED = '{ type = "whiten", on = "curator", components = 500, floor = 20 }'
+FEATURES_FOR_STROKES = 500
+"""Pixels from which images have enough directions to whiten 500 of them."""
 FEW_STROKES = '{ type = "whiten", components = 60, floor = 20 }'
 HANDWRITING = (
     "Fixed features, which no client's data change; whitening is fitted to strokes that are drawn from a seed."
@@ -61,6 +65,21 @@ ANY_DATA = Recipe(
 )
 
 
+def recipe_for(data: OwnData) -> Recipe:
+    """Return the recipe for the user's own data: features for images, or for columns of a table."""
+    if data.image_shape is not None:
+        whitening = STROKES if data.features >= FEATURES_FOR_STROKES else FEW_STROKES
+        why = "Fixed features for images, which no client's data change; whitening is fitted to strokes from a seed."
+        return Recipe((*SCATTERING, whitening), why, network=('type = "cnn"',), owners=data.owners)
+    bandwidth = f"{math.sqrt(data.features) / 2:.2g}"
+    return Recipe(
+        (f'{{ type = "random-fourier", outputs = 500, bandwidth = {bandwidth} }}',),
+        "Fixed random features for columns within [0, 1]; the bandwidth is half of the longest distance between rows.",
+        network=('type = "mlp"', "hidden = [32]"),
+        owners=data.owners,
+    )
+
+
 def find_recipe(dataset: str) -> Recipe:
     """Return the recipe for a dataset; one that works for any data if the dataset has none."""
     return RECIPES.get(dataset.rpartition(":")[2], ANY_DATA)
@@ -68,10 +87,6 @@ def find_recipe(dataset: str) -> Recipe:
 
 When = Literal["one-early", "any", "every"]
 ModelKind = Literal["linear", "network"]
-
-
-class AdviceError(CrflError):
-    """Error about answers without advice: why, and for which answers there is advice."""
 
 
 class Answers(Table):
@@ -82,11 +97,18 @@ class Answers(Table):
     when: When = Field(description="in a round among the first tenth, in any one round, or in every round")
     model: ModelKind = Field(description="softmax regression on fixed features, or a neural network")
     dataset: str = Field("digits", description="name of the dataset")
+    data: OwnData | None = Field(None, description="the user's own data, in place of a dataset")
+    alike: bool = Field(True, description="whether data that are dealt to clients have the same classes everywhere")
 
     @property
     def recipe(self) -> Recipe:
-        """Return what suits the dataset."""
-        return find_recipe(self.dataset)
+        """Return what suits the data."""
+        return find_recipe(self.dataset) if self.data is None else recipe_for(self.data)
+
+    @property
+    def data_name(self) -> str:
+        """Return the name of the dataset, or of the user's file."""
+        return self.dataset if self.data is None else self.data.path
 
     @property
     def total(self) -> int:
@@ -108,7 +130,7 @@ class Answers(Table):
         owners = self.recipe.owners
         total = self.total
         if owners is not None and total != owners:
-            each = f"the data of {self.dataset!r} have {owners} owners, each of whom is a client"
+            each = f"the data of {self.data_name!r} have {owners} owners, each of whom is a client"
             raise AdviceError(f"--clients: found {total} clients; {each}: write '{self.number} of {owners}'")
         if not 1 <= self.number <= total:
             raise AdviceError(
@@ -179,6 +201,7 @@ class Advice:
     rounds: int
     settings: tuple[str, ...]
     tables: tuple[str, ...]
+    groups: int = 1
 
 
 def choose_certificate(answers: Answers) -> Advice:
@@ -256,7 +279,8 @@ def advise_group_vote(answers: Answers) -> Advice:
     """Advise groups with a model each: a client reaches one of them."""
     count = min(answers.total, max(FEWEST_GROUPS, GROUPS_PER_ATTACKER * answers.number))
     groups = f"count = {count} # more groups stand more attackers, and each of their models sees less data"
-    if answers.recipe.owners is not None:
+    owners = answers.recipe.owners
+    if owners is not None and owners < 2 * count:  # fewer than two owners in a group
         count = answers.total
         groups = 'by = "natural" # each owner of data trains a model'
     named = not isinstance(answers.attackers, int)
@@ -281,7 +305,43 @@ def advise_group_vote(answers: Answers) -> Advice:
             'type = "group-vote"',
             *(('candidates = "named" # only the groups of these clients count',) if named else ()),
         ),
+        groups=count,
     )
+
+
+def advice_notes(answers: Answers, way: Advice) -> list[str]:
+    """Return what else to know: the data, groups and aggregation, and the baseline of trusted data."""
+    data = answers.data
+    notes = []
+    if data is not None:
+        notes.append(f"Data: {data.describe()}.")
+        notes += [f"{text.capitalize()}." for text in (data.describe_heterogeneity(),) if text]
+    each = answers.total / way.groups
+    if way.groups == 1:
+        notes.append(
+            "Aggregation: fedavg behind the server's cap on updates, whose weights no attacker can change: a rule that "
+            "looks at updates would cost the proof."
+        )
+    elif each == 1:
+        notes.append(
+            f"Groups: {way.groups}, one for each client. Aggregation: fedavg; in a group of one client every rule "
+            "gives the same model, so a robust one is idle."
+        )
+    else:
+        notes.append(
+            f"Groups: {way.groups}, of about {each:.3g} clients. Aggregation: fedavg; a group with one attacker counts "
+            "as lost whatever rule it has, so a robust one does not enlarge the proof."
+        )
+    if way.groups > 1 and data is not None and (data.heterogeneity or 0.0) > DIFFERENT_ABOVE:
+        notes.append(
+            "Owners differ much, and a model of few of them predicts for others badly: try fewer groups, `[groups] "
+            "count = ...`, of which attackers must reach less than half."
+        )
+    notes.append(
+        "Baseline: samples that you trust need no client. `--set reserve.root=100` sets some aside, and the report "
+        "shows what a model of them alone reaches against any number of attackers."
+    )
+    return notes
 
 
 def attackers_text(answers: Answers) -> str:
@@ -307,6 +367,7 @@ def config_text(answers: Answers, way: Advice, name: str) -> str:
             *question_comments(answers, way),
             *federation_lines(answers, way, name),
             "",
+            *([*answers.data.lines, ""] if answers.data is not None else []),
             *model_lines(answers),
             "",
             *way.tables,
@@ -334,14 +395,21 @@ def federation_lines(answers: Answers, way: Advice, name: str) -> list[str]:
     return [
         f"name = {json.dumps(name)}",
         f"rounds = {way.rounds}",
-        f"dataset = {{ type = {json.dumps(answers.dataset)} }}",
-        f'partition = {{ type = "iid", clients = {answers.total} }} # or yours: crfl plugins --kind partitioner'
-        if recipe.owners is None
-        else 'partition = { type = "natural" }',
+        *([f"dataset = {{ type = {json.dumps(answers.dataset)} }}"] if answers.data is None else []),
+        partition_line(answers),
         *([f"reserve = {{ curator = {recipe.curator} }} # samples that no client holds"] if curated else []),
         *way.settings,
         f"evaluation = {{ every = 0, radii = {sizes} }} # certified accuracy against these numbers of clients",
     ]
+
+
+def partition_line(answers: Answers) -> str:
+    """Return the line that says which client holds which samples."""
+    if answers.recipe.owners is not None:
+        return 'partition = { type = "natural" }'
+    if answers.alike:
+        return f'partition = {{ type = "iid", clients = {answers.total} }} # or yours: crfl plugins --kind partitioner'
+    return f'partition = {{ type = "dirichlet", clients = {answers.total}, alpha = 0.3 }} # clients with other classes'
 
 
 def model_lines(answers: Answers) -> list[str]:

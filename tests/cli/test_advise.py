@@ -10,6 +10,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import numpy as np
 import pytest
 
 from crfl_core import RunResult, load_config, run
@@ -162,12 +163,19 @@ def test_the_command_writes_a_file_and_says_what_it_will_state(crfl: Crfl, tmp_p
     assert (again.returncode, again.stderr) == (2, "error: mine.toml exists already: name another file with --out\n")
 
 
-def test_without_flags_it_asks_three_questions(crfl: Crfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("5 of 20\none-early\nlinear\n"))
+def test_without_flags_it_asks_and_checks_each_answer(
+    crfl: Crfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = ["", "three of twenty", "30 of 20", "5 of 20", "sometimes", "one-early", "linear", "different"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*answers, ""])))
     outcome = crfl("advise")
-    assert outcome.returncode == 0
-    for question in ("Which clients may attack?", "When?", "What do you train?"):
+    assert outcome.returncode == 0, outcome.stderr
+    for question in ("Your data", "Which clients may attack?", "When?", "What do you train?", "the same classes?"):
         assert question in outcome.stdout
+    assert "'three of twenty': needs a number, such as '5 of 20'" in outcome.stdout
+    assert "found 30 of 20: from 1 to 20 of them may attack" in outcome.stdout
+    assert "found 'sometimes': answer one-early, any, every" in outcome.stdout
+    assert load_config(tmp_path / "advice.toml").config.partition.configured_as == "dirichlet"
     assert [one.configured_as for one in load_config(tmp_path / "advice.toml").config.certificates] == [
         "pathwise-linear"
     ]
@@ -184,6 +192,98 @@ def test_without_flags_it_asks_three_questions(crfl: Crfl, tmp_path: Path, monke
 )
 def test_wrong_flags_end_in_a_sentence(crfl: Crfl, flags: tuple[str, str], sentence: str) -> None:
     outcome = crfl("advise", "--clients", "2 of 20", "--when", "any", "--model", "linear", *flags)
+    assert outcome.returncode == 2
+    assert sentence in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+
+
+HEADER = "age,dose,place name,outcome,site"
+
+
+def table(path: Path, sites: int, *, disjoint: bool = False) -> Path:
+    """Write 60 patients for each site, whose outcome follows from two columns; or from the site alone."""
+    rng = np.random.default_rng(0)
+    lines = [HEADER]
+    for row in range(60 * sites):
+        site = row % sites
+        age, dose = rng.uniform(20, 90), rng.uniform(0, 1)
+        ill = site % 2 == 0 if disjoint else age / 70 + dose > 1.2
+        lines.append(f"{age:.1f},{dose:.3f},{rng.integers(5)},{'ill' if ill else 'well'},clinic-{site}")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_an_own_table_becomes_a_config_that_certifies_most_of_it(crfl: Crfl, tmp_path: Path) -> None:
+    table(tmp_path / "clinics.csv", 20)
+    flags = ("--data", "clinics.csv", "--label", "outcome", "--group", "site", "--when", "every", "--model", "linear")
+    outcome = crfl("advise", *flags, "--clients", "2", "--out", "mine.toml")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "1,200 samples of 3 inputs, 2 classes, 20 owners with" in outcome.stdout
+    assert "labels of owners are about alike: 0." in outcome.stdout
+    assert "Groups: 20, one for each client" in outcome.stdout
+    assert "a robust one is idle" in outcome.stdout
+    assert "Baseline: samples that you trust" in outcome.stdout
+    config = load_config(tmp_path / "mine.toml").config
+    assert config.model.features[0].configured_as == "random-fourier"
+    assert config.dataset.ranges == {"age": (20.0, 90.0), "dose": (0.0, 1.0), "place name": (0.0, 4.0)}  # type: ignore[attr-defined]
+    result = run(tmp_path / "mine.toml", overrides=QUIET, out=tmp_path / "run")
+    safe, prediction, labels = certified(result, 2)
+    assert (safe & (prediction == labels)).mean() > 0.75
+
+
+def test_owners_share_groups_if_there_are_many_and_differing_ones_are_pointed_out(crfl: Crfl, tmp_path: Path) -> None:
+    table(tmp_path / "clinics.csv", 60, disjoint=True)
+    flags = ("--data", "clinics.csv", "--label", "outcome", "--group", "site", "--when", "every", "--model", "linear")
+    outcome = crfl("advise", *flags, "--clients", "1")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "labels of owners are very different: 0.50" in outcome.stdout
+    assert "Groups: 20, of about 3 clients" in outcome.stdout
+    assert "Owners differ much" in outcome.stdout
+    assert tomllib.loads((tmp_path / "advice.toml").read_text())["groups"] == {"count": 20}
+
+
+def test_images_get_features_for_images(crfl: Crfl, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "photos.npz", x=rng.integers(0, 256, (60, 28, 28), np.uint8), y=np.arange(60) % 3)
+    flags = ("--data", "photos.npz", "--when", "any", "--model", "linear", "--clients", "2 of 10")
+    outcome = crfl("advise", *flags)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "60 samples of 784 inputs, images of 28 x 28, 3 classes" in outcome.stdout
+    config = load_config(tmp_path / "advice.toml").config
+    assert [one.configured_as for one in config.model.features] == ["scattering", "group-norm", "whiten"]
+    assert crfl("run", "advice.toml", "--dry-run").returncode == 0
+
+
+def test_data_are_asked_for_until_they_can_be_read(crfl: Crfl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table(tmp_path / "clinics.csv", 20)
+    answers = ["clinic.csv", "clinics.csv", "result", "site", "outcome", "site", "40", "2", "every", "linear"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*answers, ""])))
+    outcome = crfl("advise")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "there is no file clinic.csv" in outcome.stdout
+    assert "there is no column 'result', found age, dose" in outcome.stdout
+    assert "Which of the 20 owners may attack?" in outcome.stdout
+    assert "found 40 of 20" in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--data", "clinics.csv", "--label", "result"), "there is no column 'result', found age, dose"),
+        (("--data", "clinics.txt"), "--data clinics.txt: `path` must end in .npz, .npy, .csv"),
+        (("--data", "nowhere.csv"), "--data nowhere.csv: path: there is no file"),
+        (("--data", "clinics.csv", "--dataset", "mnist"), "--data and --dataset: give one of them"),
+        (
+            ("--data", "clinics.csv", "--label", "outcome", "--group", "site"),
+            "have 20 owners, each of whom is a client",
+        ),
+    ],
+)
+def test_data_that_cannot_be_used_are_refused_by_a_sentence(
+    crfl: Crfl, tmp_path: Path, flags: tuple[str, ...], sentence: str
+) -> None:
+    table(tmp_path / "clinics.csv", 20)
+    outcome = crfl("advise", "--clients", "2 of 30", "--when", "any", "--model", "linear", *flags)
     assert outcome.returncode == 2
     assert sentence in outcome.stderr
     assert outcome.stderr.count("\n") == 1

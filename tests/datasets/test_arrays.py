@@ -125,3 +125,31 @@ def test_data_without_anything_to_learn_give_a_result(arrays: dict[str, Any], sc
         "storage": {"figures": []},
     }
     assert 0 <= run(config, out=tmp_path / "run").metrics.accuracy <= 1
+
+
+def test_declared_ranges_of_columns_become_the_unit_box_and_are_not_fitted(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,b,label\n0,5,0\n10,15,1\n4,25,0\n6,5,1\n")
+    ranges = {"b": (5.0, 15.0), "a": (0.0, 10.0)}
+    data = Arrays(path=tmp_path / "table.csv", scaling="unit-range", ranges=ranges, test_fraction=0.25).load()
+    assert not data.scaling.fitted
+    rows = {tuple(round(value, 3) for value in row) for row in np.concatenate([data.x, data.test_x]).tolist()}
+    assert rows == {(0.0, 0.0), (1.0, 1.0), (0.4, 1.0), (0.6, 0.0)}  # 25 is beyond the range, and is clamped
+
+
+@pytest.mark.parametrize(
+    ("ranges", "message"),
+    [
+        ({"a": (0.0, 1.0)}, "ranges: has none for the column 'b'"),
+        ({"a": (0.0, 1.0), "b": (0.0, 1.0), "c": (0.0, 1.0)}, "ranges: there is no input column 'c', found a, b"),
+    ],
+)
+def test_ranges_that_do_not_fit_the_columns_are_refused(tmp_path: Path, ranges: Any, message: str) -> None:
+    (tmp_path / "table.csv").write_text("a,b,label\n0,5,0\n10,15,1\n1,5,0\n")
+    with pytest.raises(OptionError, match=message):
+        Arrays(path=tmp_path / "table.csv", ranges=ranges).load()
+
+
+def test_ranges_belong_to_tables(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x=np.zeros((4, 1)), y=np.arange(4) % 2)
+    with pytest.raises(OptionError, match="ranges: belongs to the columns of a table"):
+        Arrays(path=tmp_path / "own.npz", ranges={"a": (0.0, 1.0)}).load()

@@ -6,6 +6,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from runpy import run_path
@@ -58,6 +59,11 @@ class Arrays(SplitDataset):
     group: str | None = Field(None, description="array or column of the natural owners of the samples")
     class_names: ClassNames = Field((), description="names of the classes in the order of their numbers")
     domain: Range | None = Field(None, description="smallest and largest valid raw input")
+    ranges: dict[str, Range] | None = Field(
+        None,
+        description="smallest and largest value of every input column of a table, which are public: with `unit-range` "
+        "they become 0 and 1, and values beyond are clamped",
+    )
     image_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         None, min_length=2, max_length=3, description="[height, width] or [channels, height, width]"
     )
@@ -97,7 +103,22 @@ class Arrays(SplitDataset):
         if self.test_path is not None:
             test, _ = self._from_file(self.test_path, self.test_labels_path, columns)
         declared = DeclaredFacts(self.class_names, columns, self.domain, self.image_shape)
-        return make_dataset(train, test, self.split, declared)
+        data = make_dataset(train, test, self.split, declared)
+        return data if self.ranges is None else replace(data, ranges=self._declared_ranges(self.ranges, columns))
+
+    @staticmethod
+    def _declared_ranges(
+        ranges: Mapping[str, Range], columns: tuple[str, ...]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the lowest and the highest values of the columns."""
+        if not columns:
+            raise OptionError("ranges", "belongs to the columns of a table: give `domain` for arrays")
+        if missing := [name for name in columns if name not in ranges]:
+            raise OptionError("ranges", f"has none for the column {missing[0]!r}: give one for each input")
+        if strange := [name for name in ranges if name not in columns]:
+            raise OptionError("ranges", f"there is no input column {strange[0]!r}, found {', '.join(columns)}")
+        low, high = np.array([ranges[name] for name in columns], np.float64).T
+        return low, high
 
     def read_inputs(self, path: Path, feature_names: tuple[str, ...]) -> NDArray[np.generic]:
         """Return new inputs from a table; a label and a group in it are ignored."""

@@ -1,0 +1,151 @@
+"""The user's own data for `crfl advise`: what a file holds, how different its owners are, and what suits it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field, ValidationError
+
+from crfl_core.errors import CrflError
+from crfl_core.extend import OptionError, Registry, Table
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from crfl_core.extend import Data
+
+ALIKE_BELOW = 0.15
+DIFFERENT_ABOVE = 0.4
+"""Mean distances of the owners' labels from those of all, for the words of `describe_heterogeneity`."""
+
+
+class AdviceError(CrflError):
+    """Error about answers without advice: why, and for which answers there is advice."""
+
+
+class OwnData(Table):
+    """What a file of samples holds, as far as a config depends on it."""
+
+    path: str
+    label: str | None = Field(description="column or array of the labels; None: the default of the dataset")
+    group: str | None = Field(description="column or array of the owners; None: samples are dealt to clients")
+    samples: int
+    features: int
+    classes: int
+    image_shape: tuple[int, ...] | None
+    bounds: tuple[float, float] | None = Field(description="smallest and largest input, if columns have no names")
+    ranges: dict[str, tuple[float, float]] = Field(description="smallest and largest value of every named column")
+    owners: int | None = Field(description="how many owners there are; None without `group`")
+    smallest_owner: int | None = Field(description="samples of the owner that has fewest")
+    heterogeneity: float | None = Field(description="mean distance of an owner's labels from all: 0 alike, 1 disjoint")
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the tables of the dataset in a config."""
+        options = {"path": self.path, "label": self.label, "group": self.group, "scaling": "unit-range"}
+        lines = ["[dataset]", 'type = "arrays"']
+        lines += [f"{key} = {json.dumps(value)}" for key, value in options.items() if value is not None]
+        if self.bounds is not None:
+            lines.append(f"domain = [{self.bounds[0]:g}, {self.bounds[1]:g}]")
+        if self.ranges:
+            lines += ["", "[dataset.ranges] # public, and rounded: correct them, as values beyond are clamped"]
+            lines += [f"{toml_key(name)} = [{low:g}, {high:g}]" for name, (low, high) in self.ranges.items()]
+        return lines
+
+    def describe(self) -> str:
+        """Describe the data in one sentence."""
+        shape = "" if self.image_shape is None else f", images of {' x '.join(map(str, self.image_shape))}"
+        text = f"{self.samples:,} samples of {self.features:,} inputs{shape}, {self.classes} classes"
+        if self.owners is None:
+            return f"{text}, dealt to clients at random"
+        return f"{text}, {self.owners} owners with {self.smallest_owner} samples or more"
+
+    def describe_heterogeneity(self) -> str:
+        """Describe how different owners are; empty if there are none."""
+        if self.heterogeneity is None:
+            return ""
+        words = "about alike" if self.heterogeneity < ALIKE_BELOW else "somewhat different"
+        words = "very different" if self.heterogeneity > DIFFERENT_ABOVE else words
+        return f"labels of owners are {words}: {self.heterogeneity:.2f} from those of all, of 0 (alike) to 1 (disjoint)"
+
+
+def toml_key(name: str) -> str:
+    """Return the name of a column as a key of TOML."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def read_own_data(path: Path, label: str | None, group: str | None) -> OwnData:
+    """Read a file of samples as the dataset `arrays` does. Raises `AdviceError` with what is wrong."""
+    import numpy as np
+
+    options = {"path": str(path), "label": label, "group": group}
+    try:
+        dataset = Registry().load("dataset", "crfl:arrays")
+        plugin = dataset.model_validate({key: value for key, value in options.items() if value is not None})
+        data: Data = plugin.read()  # type: ignore[attr-defined]  # the registry checked the class
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise AdviceError(f"--data {path}: {reason}") from error
+    except OptionError as error:
+        raise AdviceError(f"--data {path}: {error}") from error
+    except CrflError as error:
+        raise AdviceError(f"--data: {error}") from error
+    x = np.concatenate([data.x, data.test_x])
+    is_table = bool(data.feature_names) and data.image_shape is None
+    has_bytes = x.dtype == np.uint8
+    owners = None if data.groups is None else len(data.group_names)
+    counts = None if data.groups is None else np.bincount(data.groups, minlength=len(data.group_names))
+    return OwnData(
+        path=str(path),
+        label=label,
+        group=group,
+        samples=len(x),
+        features=x.shape[1],
+        classes=len(data.class_names),
+        image_shape=data.image_shape,
+        bounds=None if is_table or has_bytes else round_outward(float(x.min()), float(x.max())),
+        ranges={
+            name: round_outward(float(column.min()), float(column.max()))
+            for name, column in zip(data.feature_names, x.T, strict=False)
+        }
+        if is_table
+        else {},
+        owners=owners,
+        smallest_owner=None if counts is None else int(counts.min()),
+        heterogeneity=None if data.groups is None else label_heterogeneity(data.y, data.groups, len(data.class_names)),
+    )
+
+
+def round_outward(low: float, high: float) -> tuple[float, float]:
+    """Round a range outward to two digits of its length; a range of one value gets the length 1.
+
+    >>> round_outward(3.14, 97.2), round_outward(5.0, 5.0)
+    ((3.0, 98.0), (5.0, 6.0))
+    """
+    if high <= low:
+        high = low + 1.0
+    step = 10.0 ** (math.floor(math.log10(high - low)) - 1)
+    digits = max(0, -round(math.log10(step)))
+    return round(math.floor(low / step) * step, digits), round(math.ceil(high / step) * step, digits)
+
+
+def label_heterogeneity(labels: NDArray[np.integer], owners: NDArray[np.integer], classes: int) -> float:
+    """Return the mean total-variation distance of the owners' labels from those of all, weighted by samples.
+
+    >>> import numpy as np
+    >>> label_heterogeneity(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), 2)
+    0.5
+    """
+    import numpy as np
+
+    counts = np.zeros((int(owners.max()) + 1, classes))
+    np.add.at(counts, (owners, labels), 1)
+    sizes = counts.sum(1)
+    shares = counts / np.maximum(sizes, 1)[:, None]
+    distances = np.abs(shares - counts.sum(0) / sizes.sum()).sum(1) / 2
+    return float((sizes * distances).sum() / sizes.sum())
