@@ -27,6 +27,7 @@ from crfl_core.errors import RunError as RunError
 from crfl_core.plugin_api.aggregator import AggregationStep as AggregationStep
 from crfl_core.plugin_api.aggregator import Aggregator as Aggregator
 from crfl_core.plugin_api.aggregator import LinearAggregator as LinearAggregator
+from crfl_core.plugin_api.aggregator import WeightedRule as WeightedRule
 from crfl_core.plugin_api.aggregator import Stage as Stage
 from crfl_core.plugin_api.aggregator import FixedStage as FixedStage
 from crfl_core.plugin_api.aggregator import CapStage as CapStage
@@ -38,6 +39,7 @@ from crfl_core.records.round import Layout as Layout
 from crfl_core.records.round import Mixing as Mixing
 from crfl_core.records.round import StageResult as StageResult
 from crfl_core.records.round import RuleResult as RuleResult
+from crfl_core.records.round import Weighting as Weighting
 from crfl_core.plugin_api.server_view import ServerView as ServerView
 from crfl_core.plugin_api.server_view import RootSamples as RootSamples
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.errors import PluginError
+from crfl_core.errors import PluginError, PluginFailure
 from crfl_core.plugin_api.base import ServerStep
 from crfl_core.plugin_api.plugin_errors import source_location
 from crfl_core.records.round import (
@@ -26,6 +26,7 @@ from crfl_core.records.round import (
     RuleResult,
     StageResult,
     State,
+    Weighting,
     most_dependent,
 )
 
@@ -137,6 +138,45 @@ class Aggregator(AggregationStep):
         number of clients at which the rule breaks down.
         """
         return None
+
+
+class WeightedRule(Aggregator):
+    """Rule that only weighs the updates: the core forms `sum_i p_i u_i` and reports the same p_i.
+
+    Its weights may depend on all updates. A rule that never looks at them is a `LinearAggregator`.
+    """
+
+    @abstractmethod
+    def weigh(self, updates: ClientUpdates, state: State) -> Tensor | NDArray[np.float64] | Weighting:
+        """Return the weight of each update, (n,); a `Weighting` if there is a new state or a note.
+
+        With the weights alone, the state stays as it is. Inputs must not be changed.
+        """
+
+    @final
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        """Return `sum_i p_i u_i`, in the precision of the updates."""
+        import torch
+
+        answer = self.weigh(updates, state)
+        found = answer if isinstance(answer, Weighting) else Weighting(answer, state)
+        weights = torch.as_tensor(found.weights)
+        values = updates.values
+        if weights.shape != values.shape[:1] or weights.is_complex():
+            raise PluginFailure(
+                f"{self.full_name}: weigh() must return a weight for each of {len(values)} updates, found shape "
+                f"{tuple(weights.shape)}"
+            )
+        weights = weights.double().to(values.device)
+        return RuleResult(weighted_sum(weights, values), weights, state=found.state, notes=found.notes)
+
+
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
+    """Return `sum_i weights[i] values[i]` in the precision of the values; a single update is not added to zeros."""
+    chosen = weights.nonzero()[:, 0].tolist()
+    if len(chosen) == 1:
+        return float(weights[chosen[0]]) * values[chosen[0]]
+    return weights.to(values) @ values
 
 
 class LinearAggregator(Aggregator):

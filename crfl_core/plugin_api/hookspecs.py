@@ -49,7 +49,8 @@ def crfl_effective_weights(updates: ClientUpdates, aggregate: RuleResult) -> Ten
     """Return the weights p_i, (n,), that the round's record and the radius should use, or None to pass.
 
     The first answer counts; the weights that the aggregation chain reported come last. An answer must reconstruct the
-    aggregate, `sum_i p_i u_i + offset`, or the run stops. A round whose weights were replaced counts as data-dependent.
+    aggregate, `sum_i p_i u_i + offset`, or the run stops. A round whose weights were replaced counts as data-dependent;
+    an answer that equals the chain's weights replaces nothing.
     """
 
 

@@ -227,6 +227,15 @@ class RuleResult:
 
 
 @dataclass(frozen=True)
+class Weighting:
+    """Weights of a `WeightedRule`, (n,), with the rule's next state and notes for the ledger."""
+
+    weights: Tensor | NDArray[np.float64]
+    state: State = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class OptimiserResult:
     """The answer of a server optimiser: the core changes the model by `scale * aggregate + offset`.
 

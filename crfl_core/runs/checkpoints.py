@@ -242,10 +242,10 @@ def progress_from_arrays(
         owner, _, name = own.partition("/")
         states[int(place.removeprefix("group-"))].setdefault(owner, {})[name] = tensor
     progress = []
-    for group, (one, own) in enumerate(zip(models, states, strict=True)):
-        memory = memory_from_arrays(number, own.pop(MEMORY, {}), federation, group)
+    for group, (one, of_group) in enumerate(zip(models, states, strict=True)):
+        memory = memory_from_arrays(number, of_group.pop(MEMORY, {}), federation, group)
         progress.append(
-            Progress(number, one[None], (own,), failed=failed.get(group), attack_state=attack_state, memory=memory)
+            Progress(number, one[None], (of_group,), failed=failed.get(group), attack_state=attack_state, memory=memory)
         )
     return tuple(progress)
 

@@ -290,7 +290,7 @@ class WholeChain:
         return restore_clients(result, ~quarantined) if hides else result
 
     def _replace_weights(self, updates: ClientUpdates, result: ChainResult) -> ChainResult:
-        """Return the result with the weights that a plugin reports instead, if one does; they must rebuild it."""
+        """Return the result with the other weights that a plugin reports, if any; they must rebuild it."""
         assert result.reported is not None
         if not self._plan.is_run:
             return result
@@ -300,4 +300,6 @@ class WholeChain:
         weights, who = answer
         contract.check_reported(who, weights, result.reported, updates.values)
         weights = weights.double().cpu()
+        if torch.equal(weights, result.weights):  # the chain's own, which have been checked
+            return result
         return replace(result, weights=weights, weight_bound=weights, depends="all", weights_from=who)

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from crfl_core.errors import PluginFailure, wrap_failures
-from crfl_core.plugin_api.aggregator import AggregationStep, Aggregator, CapStage, FixedStage, LinearAggregator, Stage
+from crfl_core.plugin_api.aggregator import (
+    AggregationStep,
+    Aggregator,
+    CapStage,
+    FixedStage,
+    LinearAggregator,
+    Stage,
+    WeightedRule,
+)
 from crfl_core.plugin_api.plugin_errors import PluginMethod, method_errors
 from crfl_core.plugin_loading.mutation_guard import guard_inputs
 from crfl_core.records.round import Clients, ClientUpdates, Mixing, RoundFacts, RuleResult, StageResult, State
@@ -160,7 +168,7 @@ def check_precision(step: AggregationStep, what: str, found: Tensor, values: Ten
 def answer_method(step: AggregationStep) -> str:
     """Return the name of the method that a step answers with."""
     if isinstance(step, Aggregator):
-        return "aggregate"
+        return "weigh" if isinstance(step, WeightedRule) else "aggregate"
     return "mixing" if isinstance(step, FixedStage) else "transform"
 
 

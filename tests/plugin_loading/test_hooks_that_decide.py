@@ -56,7 +56,7 @@ def test_crfl_effective_weights_takes_the_first_answer_in_the_order_of_the_confi
         @hookimpl
         def crfl_effective_weights(self, aggregate: RuleResult) -> Tensor:
             asked.append("answers")
-            return aggregate.weights
+            return aggregate.weights.double() * (1 + 1e-6)
 
     class Late(Answers):
         pass
@@ -64,6 +64,16 @@ def test_crfl_effective_weights_takes_the_first_answer_in_the_order_of_the_confi
     result = run(tmp_path, Passes, Answers, Late, rounds=1)
     assert asked == ["passes", "answers"]
     assert result.ledger.rounds[0].weights_from == "tracker 'tracker-1' of (this process)"
+
+
+def test_an_answer_that_equals_the_weights_of_the_chain_replaces_nothing(tmp_path: Path) -> None:
+    class Agrees(Tracker):
+        @hookimpl
+        def crfl_effective_weights(self, aggregate: RuleResult) -> Tensor:
+            return aggregate.weights.double()
+
+    result = run(tmp_path, Agrees)
+    assert {(record.depends, record.weights_from) for record in result.ledger.rounds} == {("fixed", "chain")}
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,8 @@ EXTEND = [
     "VoteRequest",
     "VoteSettings",
     "Votes",
+    "WeightedRule",
+    "Weighting",
     "assumption_checks",
     "bias_input",
     "build_guarantee",

@@ -9,11 +9,11 @@ from pydantic import Field
 from torch import Tensor
 
 from crfl_aggregators.filters import rank_clients
-from crfl_aggregators.geometry import MIN_BLOCK_COLUMNS, Array, block_width, linear_combination
-from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, Round, RuleResult, State
+from crfl_aggregators.geometry import MIN_BLOCK_COLUMNS, Array, block_width
+from crfl_core.extend import Clients, ClientUpdates, OptionError, Round, State, WeightedRule
 
 
-class Dnc(Aggregator):
+class Dnc(WeightedRule):
     """Mean of the updates that are no outliers along the main direction of spread (Shejwalkar and Houmansadr, 2021).
 
     Each of `iterations` passes draws `dimensions` coordinates, centres the updates there at their mean, and scores
@@ -36,8 +36,8 @@ class Dnc(Aggregator):
                 f"{len(clients)} clients",
             )
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """Average the clients that survive."""
+    def weigh(self, updates: ClientUpdates, state: State) -> Array:  # noqa: ARG002
+        """Return equal weights for the clients that survive."""
         values = updates.values
         ids = updates.round.clients.ids
         keep = max(1, int(len(values) - self.filtering * self.f))
@@ -45,10 +45,8 @@ class Dnc(Aggregator):
         for columns in self._coordinates(updates.round, values.shape[1]):
             survived[rank_clients(outlier_scores(values, columns, ids), ids)[:keep]] += 1
         chosen = survived == survived.max()
-        weights = chosen / chosen.sum()
-        return RuleResult(
-            update=linear_combination(weights, values), weights=torch.from_numpy(weights).to(values.device), state=state
-        )
+        shares: Array = chosen / chosen.sum()
+        return shares
 
     def _coordinates(self, current: Round, size: int) -> list[Tensor]:
         """Draw the sorted coordinates of every pass."""

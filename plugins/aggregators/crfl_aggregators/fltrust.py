@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.geometry import Array, cosines_with, linear_combination, norms
-from crfl_core.extend import Aggregator, Clients, ClientUpdates, Round, RuleResult, State
+from crfl_aggregators.geometry import Array, cosines_with, norms
+from crfl_core.extend import Clients, ClientUpdates, Round, RuleResult, State, WeightedRule, Weighting
 
 MIN_RELATIVE_LENGTH = 1e-20
 """Updates shorter than this share of the server's count as zero: their direction is rounding, and the factor that
 would make them as long could not be written in single precision."""
 
 
-class FLTrust(Aggregator):
+class FLTrust(WeightedRule):
     """Mean of updates as long as the server's own, weighted by their cosine with it (Cao et al., 2021).
 
     The server trains on its root samples as a client does: `g_0`. With trust `t_i = max(0, cos(u_i, g_0))`, `aggregate
@@ -32,8 +31,8 @@ class FLTrust(Aggregator):
     steps: int | None = Field(None, ge=1, description="of the server in a round; unset: those of the median client")
     batch_size: int | None = Field(None, ge=1, description="of the server; unset: that of the median client")
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """Compute the weighted mean, and the sum of all trust."""
+    def weigh(self, updates: ClientUpdates, state: State) -> Weighting:
+        """Weigh by trust and length, and note the sum of all trust."""
         values = updates.values
         own = self._server_update(updates.round).to(values)
         length = float(norms(own[None])[0])
@@ -43,12 +42,7 @@ class FLTrust(Aggregator):
         total = float(trust.sum())
         factors = np.divide(length, lengths, out=np.zeros_like(trust), where=trust > 0)
         weights = factors * trust / total if total else factors
-        return RuleResult(
-            update=linear_combination(weights, values),
-            weights=torch.from_numpy(weights).to(values.device),
-            state=state,
-            notes={"server_norm": length, "trust": total},
-        )
+        return Weighting(weights, state, {"server_norm": length, "trust": total})
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64]:  # noqa: ARG002
         """Bound the drift by `min(2, 4 k / T) ||g_0||` for k attackers.

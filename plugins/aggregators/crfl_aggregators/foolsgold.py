@@ -7,14 +7,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from crfl_aggregators.geometry import COSINE_TOLERANCE, Array, cosines, linear_combination, row_blocks
-from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
+from crfl_aggregators.geometry import COSINE_TOLERANCE, Array, cosines, row_blocks
+from crfl_core.extend import ClientUpdates, State, WeightedRule, Weighting
 
 MAX_TRUST = 0.99
 """The highest trust that enters the logit, which would be infinite at 1."""
 
 
-class FoolsGold(Aggregator):
+class FoolsGold(WeightedRule):
     """Mean of the updates, each weighted by how little its client's history resembles another's (Fung et al., 2020).
 
     With `H_i` the sum of all updates of client i and `c_ij = cos(H_i, H_j)`, `v_i = max_j c_ij`: similarities to more
@@ -27,19 +27,15 @@ class FoolsGold(Aggregator):
     confidence: float = Field(1.0, gt=0, description="kappa, the steepness of the logit")
     memory: bool = Field(True, description="compare sums of all updates so far; else those of this round only")
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """Compute the weighted mean, with weights that sum to at most 1."""
+    def weigh(self, updates: ClientUpdates, state: State) -> Weighting:
+        """Return weights that sum to at most 1, and the histories."""
         compared = updates.values
         rows = None
         if self.memory:
             rows, state = update_histories(state, torch.from_numpy(updates.round.clients.ids), updates.values)
             compared = state["history"]
         weights = client_trust(cosines(compared, rows), self.confidence) / len(updates.values)
-        return RuleResult(
-            update=linear_combination(weights, updates.values),
-            weights=torch.from_numpy(weights).to(updates.values.device),
-            state=state,
-        )
+        return Weighting(weights, state)
 
 
 def client_trust(similarity: Array, confidence: float) -> Array:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from crfl_aggregators.filters import rank_clients
-from crfl_aggregators.geometry import Array, linear_combination, pairwise_distances, row_blocks
-from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State, formulas
+from crfl_aggregators.geometry import Array, pairwise_distances, row_blocks
+from crfl_core.extend import Clients, ClientUpdates, OptionError, RuleResult, State, WeightedRule, formulas
 
 
-class Krum(Aggregator):
+class Krum(WeightedRule):
     """The one update with the lowest Krum score (Blanchard et al., 2017).
 
     `aggregate = u_i` with the least `s_i = sum of ||u_i - u_j||^2 over the n - f - 2 nearest neighbours j` of i, itself
@@ -25,9 +24,9 @@ class Krum(Aggregator):
         """Raise `OptionError` unless the honest majority is large enough."""
         check_majority("krum", self.f, len(clients))
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+    def weigh(self, updates: ClientUpdates, state: State) -> Array:  # noqa: ARG002
         """Choose one update, with weight 1."""
-        return mean_of_best(updates, state, self.f, keep=1)
+        return weigh_best(updates, self.f, keep=1)
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array:  # noqa: ARG002
         """Bound the drift: f attackers cannot make an update win far from all honest ones."""
@@ -35,7 +34,7 @@ class Krum(Aggregator):
         return np.array([0.0] + [drift] * self.f)
 
 
-class MultiKrum(Aggregator):
+class MultiKrum(WeightedRule):
     """Mean of the `keep` updates with the lowest Krum scores (Blanchard et al., 2017).
 
     `aggregate = 1 / keep * sum of u_i over the lowest s_i`, with the scores `s_i` of `krum`; ties go to the lower id.
@@ -54,23 +53,19 @@ class MultiKrum(Aggregator):
                 f"and f = {self.f}",
             )
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+    def weigh(self, updates: ClientUpdates, state: State) -> Array:  # noqa: ARG002
         """Average the chosen updates."""
-        return mean_of_best(updates, state, self.f, keep=self.keep or max(1, len(updates.values) - self.f))
+        return weigh_best(updates, self.f, keep=self.keep or max(1, len(updates.values) - self.f))
 
 
-def mean_of_best(updates: ClientUpdates, state: State, f: int, keep: int) -> RuleResult:
-    """Average the `keep` updates with the lowest scores, or all if there are fewer."""
+def weigh_best(updates: ClientUpdates, f: int, keep: int) -> Array:
+    """Return equal weights for the `keep` updates with the lowest scores, or for all if there are fewer."""
     total = len(updates.values)
     scores = krum_scores(pairwise_distances(updates.values), f)
     chosen = rank_clients(scores, updates.round.clients.ids)[: min(keep, total)]
     weights = np.zeros(total)
     weights[chosen] = 1.0 / len(chosen)
-    return RuleResult(
-        update=linear_combination(weights, updates.values),
-        weights=torch.from_numpy(weights).to(updates.values.device),
-        state=state,
-    )
+    return weights
 
 
 def check_majority(rule: str, f: int, clients: int) -> None:

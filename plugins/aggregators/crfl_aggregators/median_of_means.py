@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import central_view, linear_combination
+from crfl_aggregators.geometry import central_view
 from crfl_aggregators.rfa import geometric_median
-from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State
+from crfl_core.extend import Clients, ClientUpdates, OptionError, State, WeightedRule, Weighting
 
 
-class MedianOfMeans(Aggregator):
+class MedianOfMeans(WeightedRule):
     """Geometric median of the means of fixed groups of clients (Chen et al., 2017).
 
     Clients are put into `groups` of equal size (by one), in the order of their ids, and
@@ -33,7 +32,7 @@ class MedianOfMeans(Aggregator):
                 f"must be at most the number of clients, found {self.groups} groups for {len(clients)} clients",
             )
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+    def weigh(self, updates: ClientUpdates, state: State) -> Weighting:
         """Compute the geometric median of group means.
 
         The weight of a client is that of its group, divided by the group's size.
@@ -51,9 +50,4 @@ class MedianOfMeans(Aggregator):
             iterations=self.iterations,
         )
         weights = found.weights @ grouping * seen.factors
-        return RuleResult(
-            update=linear_combination(weights, updates.values),
-            weights=torch.from_numpy(weights).to(updates.values.device),
-            state=state,
-            notes=found.notes,
-        )
+        return Weighting(weights, state, found.notes)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
-from crfl_aggregators.geometry import Array, CentralView, central_view, distance_rows, linear_combination, row_blocks
-from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State
+from crfl_aggregators.geometry import Array, CentralView, central_view, distance_rows, row_blocks
+from crfl_core.extend import Clients, ClientUpdates, RuleResult, State, WeightedRule, Weighting
 
 LENGTH_PRECISION = float(np.sqrt(np.finfo(np.float64).eps))
 """What is left of a length if it is computed from squares in double precision."""
@@ -22,7 +21,7 @@ MAJORITY_SHARE = 0.5 * (1 + 1e-12)
 """More of the weight than this is more than half of it, however shares were rounded."""
 
 
-class Rfa(Aggregator):
+class Rfa(WeightedRule):
     """Geometric median of the updates by smoothed Weiszfeld iterations (Pillutla et al., 2022).
 
     `aggregate = argmin_v sum_i a_i ||v - u_i||` with `a_i = n_i / sum_j n_j`, or `1 / n`. From the mean on, each
@@ -50,8 +49,8 @@ class Rfa(Aggregator):
     )
     iterations: int = Field(100, ge=1, description="Weiszfeld iterations at most")
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """Compute the geometric median, with the weights of the last iteration."""
+    def weigh(self, updates: ClientUpdates, state: State) -> Weighting:
+        """Compute the geometric median; return the weights of the last iteration."""
         samples = updates.round.clients.samples.astype(np.float64)
         prior = samples if self.weighting == "samples" else np.ones_like(samples)
         seen = central_view(updates.values)
@@ -63,12 +62,7 @@ class Rfa(Aggregator):
             iterations=self.iterations,
         )
         weights = found.weights * seen.factors
-        return RuleResult(
-            update=linear_combination(weights, updates.values),
-            weights=torch.from_numpy(weights).to(updates.values.device),
-            state=state,
-            notes=found.notes | {"nearest_half": nearest_half(found, seen)},
-        )
+        return Weighting(weights, state, found.notes | {"nearest_half": nearest_half(found, seen)})
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array:  # noqa: ARG002
         """Bound the drift by `2 U + nearest_half` while fewer than half of the clients are malicious.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from crfl_core.extend import Aggregator, Clients, ClientUpdates, RuleResult, State
+from crfl_core.extend import Clients, ClientUpdates, RuleResult, State, WeightedRule
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 
-class MyPlugin(Aggregator):
+class MyPlugin(WeightedRule):
     """Mean in which an update that is longer than `bound` counts as zero.
 
     `aggregate = 1/n sum_i [||u_i|| <= bound] u_i`. A client that is left out keeps its share 1/n, so no other client
@@ -18,11 +19,10 @@ class MyPlugin(Aggregator):
 
     bound: float = Field(1.0, gt=0, description="norm of the longest update that counts")
 
-    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """Return the mean, and the weight of each client in it."""
+    def weigh(self, updates: ClientUpdates, state: State) -> Tensor:  # noqa: ARG002
+        """Return the weight of each client in the mean, which the core forms."""
         lengths = torch.linalg.vector_norm(updates.values, dim=1)
-        weights = (lengths <= self.bound).double() / len(lengths)
-        return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
+        return (lengths <= self.bound).double() / len(lengths)
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64]:  # noqa: ARG002
         """Return how far 0, 1, 2, ... arbitrary clients can move the mean; certificates rely on this.
