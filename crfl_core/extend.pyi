@@ -68,6 +68,7 @@ from crfl_core.plugin_api.dataset import ScalingKind as ScalingKind
 from crfl_core.files.data_files import DataSource as DataSource
 from crfl_core.files.data_files import DataFile as DataFile
 from crfl_core.files.data_files import cache_dir as cache_dir
+from crfl_core.files.data_files import may_write_caches as may_write_caches
 from crfl_core.plugin_api.partitioner import Partitioner as Partitioner
 from crfl_core.records.inputs import remote_rows as remote_rows
 

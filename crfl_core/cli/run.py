@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,7 +32,7 @@ Twin = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing run.")]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Check the config, load the data, print sizes, memory and disk; write nothing."),
+    typer.Option("--dry-run", help="Check the config and the data, print sizes, memory and disk; write nothing."),
 ]
 
 
@@ -68,6 +69,7 @@ def run(
     with output.pause_garbage_collection():
         from crfl_core.cli.early_results import RunDisplay
         from crfl_core.config import load_config
+        from crfl_core.files.data_files import previewing
         from crfl_core.plugin_loading.registry import Registry
         from crfl_core.runs import run as execution
         from crfl_core.runs.planned_ledger import check_certificates
@@ -88,8 +90,9 @@ def run(
         loaded = load_config(config, overrides=changes, registry=registry)
         path = out or execution.default_path(loaded.config)
         try:
-            with execution.locate_errors(loaded):
-                session = execution.prepare(loaded.config, path, [] if dry_run else results.trackers)
+            with execution.locate_errors(loaded), previewing() if dry_run else nullcontext():
+                trackers = output.progress(quiet) if dry_run else results.trackers
+                session = execution.prepare(loaded.config, path, trackers)
                 output.show_planned_refusals(check_certificates(session.federation))
                 if dry_run:
                     estimate = estimate_run(session)

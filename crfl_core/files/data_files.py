@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -85,6 +87,28 @@ class DataSource:
                     if is_readable_path(folder / spelling, file=True):
                         return folder / spelling
         return None
+
+
+_PREVIEWING: ContextVar[bool] = ContextVar("previewing", default=False)
+
+
+@contextmanager
+def previewing() -> Iterator[None]:
+    """Write no caches in a block, and estimate what takes long instead of computing it: for a dry run."""
+    token = _PREVIEWING.set(True)
+    try:
+        yield
+    finally:
+        _PREVIEWING.reset(token)
+
+
+def may_write_caches() -> bool:
+    """Return whether a dataset may write what it has parsed into the user's cache; a dry run writes nothing.
+
+    >>> may_write_caches()
+    True
+    """
+    return not _PREVIEWING.get()
 
 
 def cache_dir() -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from crfl_core.files.data_files import cache_dir
+from crfl_core.files.data_files import cache_dir, may_write_caches
 
 CHECKSUM_BYTES = 32
 """Bytes of the checksum at the end of a file."""
@@ -29,8 +29,10 @@ def cache_path(name: str) -> Path:
 def write_cache_file(path: Path, blocks: Iterable[bytes]) -> None:
     """Write a file with its checksum. Several processes may do so at once: each writes its own, the last one counts.
 
-    Raises `OSError` where nothing can be written.
+    Raises `OSError` where nothing can be written, and in a dry run.
     """
+    if not may_write_caches():
+        raise PermissionError(f"{path}: a dry run writes nothing")
     path.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED_PREFIX, delete=False) as target:

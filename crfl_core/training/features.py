@@ -18,7 +18,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from crfl_core.errors import ConfigError, OptionError, PluginFailure, wrap_failures
-from crfl_core.files.data_files import sha256
+from crfl_core.files.data_files import may_write_caches, sha256
 from crfl_core.files.feature_cache import CHECKSUM_BYTES, cache_path, is_intact, write_cache_file
 from crfl_core.plugin_api.feature_map import FeatureMap, FeatureMaps, FittedMap
 from crfl_core.plugin_api.plugin_errors import errors_of
@@ -88,11 +88,14 @@ def load_or_compute_features(maps: FeatureMaps, x: Inputs, shown: OnProgress | N
 
     A file is found by a digest of the inputs, of the maps with versions, options and weights and of what was fitted. It
     is used if its checksum is right and some rows come out the same again; else the features are computed anew. Many
-    features are never in memory together.
+    features are never in memory together. In a dry run the features of the first input stand for those of all.
     """
     shape = len(x), maps.outputs
     large = math.prod(shape) * x.dtype.itemsize >= LARGE
-    slow = any(feature_map.slow for feature_map in maps.maps) and not maps.maps[0].batch_independent
+    is_slow = any(feature_map.slow for feature_map in maps.maps)
+    slow = is_slow and not maps.maps[0].batch_independent
+    if maps.links and (large or is_slow) and not may_write_caches():  # a dry run: one row stands for all
+        return maps(x[:1]).expand(len(x), maps.outputs)
     if not maps.links or not (large or slow):
         return map_inputs(maps, x, shown)
     path = cache_path(f"{digest_of(x, *maps.fitted.values(), *describe_maps(maps))}.npy")
@@ -161,7 +164,11 @@ def states_of(fitted: FittedMaps) -> dict[int, State]:
 
 
 def fit_maps(
-    maps: Sequence[FeatureMap], facts: DataFacts, curator: Tensor | None, dtype: torch.dtype = torch.float32
+    maps: Sequence[FeatureMap],
+    facts: DataFacts,
+    curator: Tensor | None,
+    dtype: torch.dtype = torch.float32,
+    shown: OnProgress | None = None,
 ) -> FittedMaps:
     """Fit every map that wants it, in order, to its own public inputs or to those of the curator, (m, inputs)."""
     fitted: dict[int, Fitted] = {}
@@ -176,7 +183,7 @@ def fit_maps(
             key = digest_of(samples, *states_of(fitted).values(), *describe_maps(front), describe_plugin(feature_map))
             state = read_fitted_state(key)
             if state is None:
-                state = check_fitted_state(feature_map, feature_map.fit(map_inputs(front, samples.clone())))
+                state = check_fitted_state(feature_map, feature_map.fit(map_inputs(front, samples.clone(), shown)))
                 with suppress(OSError):  # the disk is full or read-only
                     write_cache_file(cache_path(f"{key}.safetensors"), [save_tensors(dict(state))])
         fitted[place] = Fitted(

@@ -153,7 +153,7 @@ def build(
         curator = as_samples(kept["curator"], device, dtype)[0] if "curator" in kept else None
         if curator is not None:
             check_apart(curator, x, data.test_x)
-        fitted = fit_maps(config.model.features, data.facts, curator, dtype)
+        fitted = fit_maps(config.model.features, data.facts, curator, dtype, shown)
     maps, model = build_model(config, data.facts, fitted)
     check_maps(maps, x if len(x) else data.test_x)
     longest = maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs))

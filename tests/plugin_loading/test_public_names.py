@@ -184,6 +184,7 @@ EXTEND = [
     "hookimpl",
     "input_bound",
     "margin_thresholds",
+    "may_write_caches",
     "open_job",
     "passing",
     "pathwise_checks",

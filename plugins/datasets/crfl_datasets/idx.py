@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.extend import Data, DataError, DataFile, Domain, FileDataset, cache_dir
+from crfl_core.extend import Data, DataError, DataFile, Domain, FileDataset, cache_dir, may_write_caches
 
 UNSIGNED_BYTES = 0x08
 GZIP = b"\x1f\x8b"
@@ -141,6 +141,8 @@ def write_cache(cached: Path, path: Path, *, turned: bool) -> None:
 
     The cache of an older version of the file is removed.
     """
+    if not may_write_caches():
+        raise PermissionError(f"{cached}: a dry run writes nothing")
     cached.parent.mkdir(parents=True, exist_ok=True)
     with (
         open_idx(path, 3, turned=turned) as file,
