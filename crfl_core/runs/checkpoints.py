@@ -20,8 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.errors import StoreError
+from crfl_core.errors import PluginFailure, StoreError
 from crfl_core.files.atomic_files import explain_os_errors, open_regular
+from crfl_core.plugin_api.aggregator import state_key
 from crfl_core.plugin_api.local_algorithm import StatefulAlgorithm
 from crfl_core.records import ledger_validation as validation
 from crfl_core.records.ledger import ClientColumns, RoundRecord, RunFacts
@@ -46,6 +47,22 @@ FAILED = "failed"
 
 Groups = tuple[Progress, ...]
 """Where training stands: one entry for each group."""
+
+
+class StateLayoutError(PluginFailure, KeyError):
+    """Error about an entry of a plugin's state that the checkpoint does not hold."""
+
+    __str__ = Exception.__str__
+
+
+class RestoredState(dict[str, Tensor]):
+    """State of a plugin as a checkpoint holds it. An entry that is missing says why."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise StateLayoutError(
+            f"the state that the run kept has no {name!r} but {', '.join(map(repr, self)) or 'nothing'}: the plugin's "
+            f"code has changed since: resume with the version that {ENVIRONMENT} names, or start again with --force"
+        )
 
 
 class Checkpoint(NamedTuple):
@@ -232,15 +249,16 @@ def progress_from_arrays(
     of_run = {name: array for name, array in arrays.items() if not name.startswith(TWIN)}
     tensors = {name: torch.from_numpy(array).to(federation.device) for name, array in of_run.items()}
     kept = {key: tensors.pop(key) for key in [*tensors] if key.startswith(f"{ATTACK}/")}
-    remembered = {key.removeprefix(f"{ATTACK}/"): tensor for key, tensor in kept.items()}
+    remembered = RestoredState({key.removeprefix(f"{ATTACK}/"): tensor for key, tensor in kept.items()})
     attack_state = None if initial_attack_state(federation) is None else remembered
     parameters = tensors.pop(PARAMETERS)
     models = parameters[None] if parameters.ndim == 1 else parameters
-    states: list[dict[str, dict[str, Tensor]]] = [{} for _ in models]
+    owners = [state_key(position) for position in range(len(federation.config.aggregation))]
+    states: list[dict[str, RestoredState]] = [{owner: RestoredState() for owner in owners} for _ in models]
     for key, tensor in tensors.items():
         place, _, own = key.partition("/") if parameters.ndim > 1 else ("group-0", "", key)
         owner, _, name = own.partition("/")
-        states[int(place.removeprefix("group-"))].setdefault(owner, {})[name] = tensor
+        states[int(place.removeprefix("group-"))].setdefault(owner, RestoredState())[name] = tensor
     progress = []
     for group, (one, of_group) in enumerate(zip(models, states, strict=True)):
         memory = memory_from_arrays(number, of_group.pop(MEMORY, {}), federation, group)

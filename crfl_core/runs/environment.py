@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import platform
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from crfl_core._version import __version__
 from crfl_core.errors import CrflWarning, PluginError
+from crfl_core.files.atomic_files import content_digest
 from crfl_core.plugin_loading.missing_plugins import Requirement, Used
+from crfl_core.runs.recorded_directory import table_digest
 from crfl_core.runs.run_directory import ENVIRONMENT, RunDirectory
 
 if TYPE_CHECKING:
@@ -31,10 +35,14 @@ def record_environment(directory: RunDirectory, config: RunConfig, registry: Reg
     """Record what plays the rounds after `played`; what played those before stays, with a warning if it differs."""
     before = directory.read_sealed(ENVIRONMENT)
     origins = before.pop("origins", {})
-    entries = [*before.pop("earlier", []), before]
-    earlier = [one for one in entries if one.get("from_round", 1) <= played]
     now = {"from_round": played + 1, **collect_versions(config, registry), "origins": origins}
-    for change in describe_changes(before, now) if earlier else ():
+    try:
+        entries = [*before.pop("earlier", []), before]
+        earlier = [one for one in entries if one.get("from_round", 1) <= played]
+        changes = [*describe_changes(before, now)] if earlier else []
+    except (KeyError, TypeError, AttributeError) as error:
+        raise directory.damage_error(ENVIRONMENT, "it does not say what played which rounds") from error
+    for change in changes:
         told = f"{directory.path}: {change}; {ENVIRONMENT} says which versions played which rounds"
         warnings.warn(told, CrflWarning, stacklevel=2)
     directory.write_sealed(ENVIRONMENT, now | ({"earlier": earlier} if earlier else {}))
@@ -43,13 +51,17 @@ def record_environment(directory: RunDirectory, config: RunConfig, registry: Reg
 def collect_versions(config: RunConfig, registry: Registry) -> dict[str, Any]:
     """Versions of everything that takes part in a run."""
     plugins = []
+    code: dict[str, str] = {}
     for kind, plugin in config.used_plugins():
         try:
             found = registry.find(kind, plugin.configured_as)
             origin = {"distribution": found.distribution, "version": found.version}
         except PluginError:
             origin = {"distribution": type(plugin).__module__, "version": ""}
-        plugins.append({"kind": kind, "name": plugin.configured_as} | origin)
+        package = type(plugin).__module__.partition(".")[0]
+        if package not in code:
+            code[package] = code_digest(package)
+        plugins.append({"kind": kind, "name": plugin.configured_as, **origin, "code": code[package]})
     return {
         "crfl": __version__,
         "python": platform.python_version(),
@@ -59,6 +71,18 @@ def collect_versions(config: RunConfig, registry: Registry) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "plugins": plugins,
     }
+
+
+def code_digest(package: str) -> str:
+    """Return a digest of all Python files of a package or module; empty if it has none, or is the user's program."""
+    top = sys.modules.get(package)
+    place = getattr(top, "__file__", None)
+    if package == "__main__" or place is None or not Path(place).is_file():
+        return ""
+    folder = Path(place).parent
+    files = sorted(folder.rglob("*.py")) if hasattr(top, "__path__") else [Path(place)]
+    named = {file.relative_to(folder).as_posix(): content_digest(file.read_bytes()) for file in files}
+    return table_digest(named)
 
 
 def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -73,6 +97,11 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Itera
             yield (
                 f"resumed with {entry['kind']} {entry['name']!r} of {entry['distribution']} {entry['version']}, "
                 f"before it was that of {old['distribution']} {old['version']}"
+            )
+        elif old.get("code", "") != entry["code"]:
+            yield (
+                f"resumed with {entry['kind']} {entry['name']!r} of {entry['distribution']} {entry['version']}, whose "
+                "code has changed since"
             )
 
 

@@ -6,16 +6,30 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 UNSET = ("COLUMNS", "LINES", "NO_COLOR")
 PATIENCE = 120.0
 """Seconds that a command may show nothing of what is waited for."""
+
+
+@contextmanager
+def default_signals() -> Iterator[None]:
+    """Let processes that are started here end by signals, also if this one ignores them, as under `nohup`."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Terminal:
@@ -25,11 +39,12 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         clean = {name: value for name, value in os.environ.items() if name not in UNSET}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "crfl_core", *map(str, arguments)],
-            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-            env=clean | {"TERM": "xterm"} | environment,
-        )  # fmt: skip
+        with default_signals():
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "crfl_core", *map(str, arguments)],
+                stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+                env=clean | {"TERM": "xterm"} | environment,
+            )  # fmt: skip
         os.close(theirs)
 
     def shown(self, until: str | None = None) -> str:

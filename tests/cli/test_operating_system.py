@@ -8,6 +8,7 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ import crfl_core
 from crfl_core import cli
 from crfl_core.errors import StoreError
 from crfl_core.runs.run_directory import RunDirectory
-from tests.cli.terminals import Terminal
+from tests.cli.terminals import Terminal, default_signals
 from tests.oracle import contents, tiny
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -215,6 +216,20 @@ def test_the_terminal_is_as_it_was_after_a_signal(
     assert hidden < visible or hidden == -1
     assert f"interrupted: resume with `crfl run {tmp_path / 'run'}`" in " ".join(shown.split())
     assert "Traceback" not in shown
+
+
+def test_commands_in_a_terminal_hear_signals_that_the_tests_ignore() -> None:
+    """As they do under `nohup`: what ignores a signal hands that on to the processes that it starts."""
+    code = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        with default_signals():
+            heard = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (told, heard) == ("True\n", "False\n")
 
 
 def test_ctrl_c_before_anything_was_imported_is_no_traceback(

@@ -256,8 +256,8 @@ def test_resuming_with_another_version_warns_and_the_run_says_who_played_which_r
     assert (rule_of(written), [*map(rule_of, written["earlier"])]) == ((3, "2.0"), [(1, "1.0")])
 
     upgrade("2.0", 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # the same version again
+    changed = f"{path}: resumed with aggregator 'rule' of robust-tools 2.0, whose code has changed since; "
+    with pytest.warns(CrflWarning, match=re.escape(changed)):
         crfl_core.resume(path, trust=True)
     written = json.loads((path / "environment.json").read_text())
     assert (rule_of(written), [*map(rule_of, written["earlier"])]) == ((5, "2.0"), [(1, "1.0"), (3, "2.0")])
@@ -276,3 +276,35 @@ def test_whoever_played_no_round_is_not_on_record(upgrade: Callable[[str, int], 
                 continue
     written = json.loads((path / "environment.json").read_text())
     assert (rule_of(written), [*map(rule_of, written["earlier"])]) == ((3, "3.0"), [(1, "1.0")])
+
+
+RENAMED = """
+from crfl_core.extend import Aggregator, RuleResult
+
+class Rule(Aggregator):
+    def aggregate(self, updates, state):
+        if updates.round.number == {number}:
+            raise RuntimeError("not yet")
+        weights = updates.values.new_full((len(updates.values),), 1 / len(updates.values))
+        mean = weights @ updates.values
+        before = state["{entry}"] if updates.round.number > 1 else 0 * mean
+        return RuleResult(mean + before / 2, weights, offset=before / 2, state={{"{entry}": mean}})
+"""
+
+
+def test_a_state_of_another_layout_is_a_sentence(install: Install, tmp_path: Path) -> None:
+    """The author of a rule renamed an entry of its state under the same version."""
+    config = CONFIG | {"aggregation": ["rule"], "engine": {"type": "local", "threads": 1}}
+    for entry, number in (("velocity", 3), ("speed", 0)):
+        sys.modules.pop("robust_tools", None)
+        shutil.rmtree(tmp_path / "site-packages" / "robust_tools-1.0.dist-info", ignore_errors=True)
+        code = RENAMED.format(entry=entry, number=number)
+        install("robust-tools", "1.0", {"crfl.aggregators": {"rule": "Rule"}}, code)
+        importlib.invalidate_caches()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with pytest.raises(crfl_core.extend.PluginFailure) as caught:
+                crfl_core.run(config, out=tmp_path / "run")
+    assert "the state that the run kept has no 'speed' but 'velocity': the plugin's code has changed since" in str(
+        caught.value
+    )
