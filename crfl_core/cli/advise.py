@@ -91,7 +91,6 @@ def advise(
     Example: crfl advise --data hospitals.csv --label outcome --group site
     """
     from crfl_core.cli.advice import (
-        AdviceError,
         Answers,
         advice_notes,
         check_dataset,
@@ -100,7 +99,7 @@ def advise(
         parse_clients,
         save_config,
     )
-    from crfl_core.cli.own_data import read_own_data
+    from crfl_core.cli.own_data import AdviceError, read_own_data
 
     is_asking = None in (clients, when, model)
     if data is not None and dataset is not None:

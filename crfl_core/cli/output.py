@@ -171,7 +171,7 @@ def terminal() -> Console:
 
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     console = Console(highlight=False, color_system=colours, width=None if sys.stdout.isatty() else 110)
-    console.push_render_hook(PrintableOutput())
+    console.push_render_hook(PrintableOutput())  # type: ignore[arg-type]  # a hook in all but name
     return console
 
 

@@ -78,9 +78,15 @@ def run(
 
     results = RunDisplay(full=full, json=json, quiet=quiet)
     if config is not None and config.is_dir():
-        changes = {"--set": overrides, "--from": start_from, "--twin": twin, "--out": out}
-        flags = {"--force": force, "--dry-run": dry_run}
-        refuse_options(config, [name for name, value in {**changes, **flags}.items() if value])
+        given: dict[str, object] = {
+            "--set": overrides,
+            "--from": start_from,
+            "--twin": twin,
+            "--out": out,
+            "--force": force,
+            "--dry-run": dry_run,
+        }
+        refuse_options(config, [name for name, value in given.items() if value])
         resume(config, results, trust=trust)
         return
     refuse_sweep(config)

@@ -39,7 +39,8 @@ def dtype_of(hint: Any) -> np.dtype[Any]:
     dtype('int64')
     """
     innermost = get_args(hint)[-1]
-    return np.dtype(*(get_args(innermost) or [innermost]))
+    found: np.dtype[Any] = np.dtype(*(get_args(innermost) or [innermost]))
+    return found
 
 
 def check_values(name: str, array: NDArray[Any], *, negative: bool = False) -> None:

@@ -55,7 +55,9 @@ def verdict(
     words = f"{percent(best.share)} correct {best.against}."
     if best.curve.conditional:
         return f"Certified under a condition: {words} Condition: {best.curve.conditional[0]}."
-    checks = next((entry["checks"] for entry in audit if entry["certificate"] == best.curve.certificate), [])
+    checks: Sequence[Mapping[str, Any]] = next(
+        (entry["checks"] for entry in audit if entry["certificate"] == best.curve.certificate), []
+    )
     sampled = any(check["name"] in SAMPLED_VOTE_CHECKS for check in checks)
     start = "Certified, up to the error probability of its votes" if sampled else "Certified"
     return f"{start}: {words} {count_unchecked(best.curve, checks)}"

@@ -137,7 +137,7 @@ def plan_ledger(federation: Federation) -> Ledger:
     facts = planned_facts(federation)
     server = federation.config.server
     for number in range(1, total + 1):
-        noise = {
+        noise: dict[str, Any] = {
             "clip_norm": schedules.value_at(server.clip_norm, number),
             "noise_std": 0.0 if number == total else schedules.value_at(server.noise_std, number),
         }

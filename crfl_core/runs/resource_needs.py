@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crfl_core import resource_limits
 from crfl_core.errors import ConfigError
@@ -203,7 +203,7 @@ def whole_number(plugin: Plugin, option: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def dataset_keys(config: RunConfig) -> dict[str, str]:
+def dataset_keys(config: RunConfig) -> dict[str, Any]:
     """Return the keys that set the size of a sample and the number of classes, if the dataset has such options."""
     options = {"features": "inputs_key", "classes": "classes_key"}
     return {

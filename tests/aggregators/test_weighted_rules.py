@@ -18,8 +18,9 @@ class Shorter(WeightedRule):
 
     def weigh(self, updates: ClientUpdates, state: State) -> torch.Tensor:
         lengths = torch.linalg.vector_norm(updates.values.double(), dim=1)
-        chosen = (lengths <= lengths.median()).double()
-        return chosen / chosen.sum()
+        chosen: torch.Tensor = (lengths <= lengths.median()).double()
+        weights: torch.Tensor = chosen / chosen.sum()
+        return weights
 
 
 class Arrays(Shorter):
@@ -69,9 +70,7 @@ def test_arrays_state_and_notes_are_passed_on() -> None:
 
 
 def test_weights_of_another_shape_are_refused_by_name() -> None:
-    with pytest.raises(
-        PluginFailure, match=r"weigh\(\) must return a weight for each of 8 updates"
-    ):
+    with pytest.raises(PluginFailure, match=r"weigh\(\) must return a weight for each of 8 updates"):
         played(federation_of(tiny(aggregation="few", attack="none"), PLUGINS))
 
 

@@ -142,7 +142,10 @@ def test_computed_margins_promise_no_more_than_exact_ones_where_plain_arithmetic
         weights[:, 2] = weights[:, 0] - x
         logits, norm = x @ weights, np.linalg.norm(x)
         first = int(logits.argmax())
-        exact = [sum(Fraction(a) * Fraction(b) for a, b in zip(x, column, strict=True)) for column in weights.T]
+        exact = [
+            sum((Fraction(a) * Fraction(b) for a, b in zip(x, column, strict=True)), Fraction(0))
+            for column in weights.T
+        ]
         rival = max(exact[:first] + exact[first + 1 :])
         length = mpmath.sqrt(sum((number(value) ** 2 for value in x), mpmath.mpf(0)))
         margin = mpmath.mpf((exact[first] - rival).numerator) / (exact[first] - rival).denominator
@@ -165,8 +168,11 @@ def test_margins_of_inputs_of_any_size_promise_no_more_than_exact_ones(exponent:
         with np.errstate(all="ignore"):
             logits = x @ weights
         norm = float(norms_of(torch.from_numpy(x)[None])[0])
-        exact = [sum(Fraction(a) * Fraction(b) for a, b in zip(x, column, strict=True)) for column in weights.T]
-        first = int(np.argmax(exact))
+        exact = [
+            sum((Fraction(a) * Fraction(b) for a, b in zip(x, column, strict=True)), Fraction(0))
+            for column in weights.T
+        ]
+        first = exact.index(max(exact))
         margin = number_of(exact[first] - max(exact[:first] + exact[first + 1 :]))
         limit = margin / (mpmath.sqrt(2) * mpmath.sqrt(sum((number(value) ** 2 for value in x), mpmath.mpf(0))))
         found = float(margin_threshold(logits, norm, features=20, model_norm=np.linalg.norm(weights)))

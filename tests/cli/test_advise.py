@@ -16,7 +16,6 @@ import pytest
 from crfl_core import RunResult, load_config, run
 from crfl_core.cli.advice import (
     RECIPES,
-    AdviceError,
     Answers,
     ModelKind,
     When,
@@ -24,6 +23,7 @@ from crfl_core.cli.advice import (
     config_text,
     parse_clients,
 )
+from crfl_core.cli.own_data import AdviceError
 
 Crfl = Callable[..., CompletedProcess[str]]
 Advised = Callable[[When, ModelKind], RunResult]

@@ -56,7 +56,8 @@ def slope(problem: Problem, model: Vector, rows: list[int]) -> Vector:
 def shares_of(problem: Problem, clients: list[int]) -> Vector:
     """The weights of participants in FedAvg: their shares of the samples."""
     sizes = np.array([len(problem.holdings[client]) for client in clients], float)
-    return sizes / sizes.sum()
+    shares: Vector = sizes / sizes.sum()
+    return shares
 
 
 def scaffold(federation: Federation, problem: Problem) -> Iterator[Vector]:

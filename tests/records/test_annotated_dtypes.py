@@ -12,7 +12,8 @@ from typing_extensions import TypeAliasType
 from crfl_core.records.ledger_validation import dtype_of
 
 T = TypeVar("T", bound=np.generic)
-ALIAS: Any = TypeAliasType("ALIAS", "np.ndarray[tuple[int, ...], np.dtype[T]]", type_params=(T,))  # since NumPy 2.5
+NUMBERS = "np.ndarray[tuple[int, ...], np.dtype[T]]"
+ALIAS: Any = TypeAliasType("ALIAS", NUMBERS, type_params=(T,))  # type: ignore[arg-type]  # since NumPy 2.5
 
 
 @pytest.mark.parametrize("scalar", [np.int64, np.float64, np.bool_])

@@ -190,7 +190,7 @@ def test_ordinary_arrays_are_read(tmp_path: Path) -> None:
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     read = array_files.read_arrays(buffer.getvalue())
     assert read.keys() == arrays.keys()
-    assert all(np.array_equal(read[name], array) for name, array in arrays.items())
+    assert all(np.array_equal(read[name], np.asarray(array)) for name, array in arrays.items())
 
 
 def test_links_may_be_read(run: Path, tmp_path: Path) -> None:

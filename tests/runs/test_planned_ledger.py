@@ -84,9 +84,10 @@ class Late(PathwiseLinear):
     """Refuses what it has not seen."""
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        found = "a good model" if (ledger.rounds[-1].accuracy or 0.0) > 0.01 else "a bad model"
-        status = "held" if found == "a good model" else "failed"
-        return (*super().audit(ledger, threat), Check("it learned", status, found, "a good model"))
+        good = (ledger.rounds[-1].accuracy or 0.0) > 0.01
+        found = "a good model" if good else "a bad model"
+        learned = Check("it learned", "held" if good else "failed", found, "a good model")
+        return (*super().audit(ledger, threat), learned)
 
 
 def test_certificates_of_others_are_asked_after_training(tmp_path: Path) -> None:

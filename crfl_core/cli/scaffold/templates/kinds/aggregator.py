@@ -22,7 +22,8 @@ class MyPlugin(WeightedRule):
     def weigh(self, updates: ClientUpdates, state: State) -> Tensor:  # noqa: ARG002
         """Return the weight of each client in the mean, which the core forms."""
         lengths = torch.linalg.vector_norm(updates.values, dim=1)
-        return (lengths <= self.bound).double() / len(lengths)
+        weights: Tensor = (lengths <= self.bound).double() / len(lengths)
+        return weights
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64]:  # noqa: ARG002
         """Return how far 0, 1, 2, ... arbitrary clients can move the mean; certificates rely on this.
