@@ -239,6 +239,17 @@ def refuse_overriding(plugin: type, root: type) -> None:
                 )
 
 
+def refuse_hooks(plugin: type, role: str) -> None:
+    """Raise `PluginError` if a class has hooks, with which it would watch the run; `role` says what it is."""
+    for name in dir(plugin):
+        member = inspect.getattr_static(plugin, name)
+        if hasattr(member, "crfl_impl"):
+            raise PluginError(
+                f"{plugin.__qualname__} has the hook {name} ({source_location(member)}), but {role} cannot watch the "
+                "run: put the hook into a tracker"
+            )
+
+
 def is_final(member: Any) -> bool:
     """Whether `typing.final` marks a method, in whichever order with `property`, `classmethod` or `staticmethod`."""
     return getattr(member, "__final__", False) or getattr(function_of(member), "__final__", False)
@@ -278,10 +289,5 @@ class ServerStep(Plugin):
                 f"{cls.__qualname__} ({source_location(cls)}) sets `depends`, which follows from the base class: "
                 f"derive from {cls.alternatives}, or leave it out"
             )
-        hooks = [name for name in dir(cls) if hasattr(inspect.getattr_static(cls, name), "crfl_impl")]
-        if hooks and depends != "all":
-            raise PluginError(
-                f"{cls.__qualname__} has the hook {hooks[0]} "
-                f"({source_location(inspect.getattr_static(cls, hooks[0]))}), but a step that must not depend on "
-                "the updates cannot watch the run: put the hook into a tracker"
-            )
+        if depends != "all":
+            refuse_hooks(cls, "a step that must not depend on the updates")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from crfl_core.plugin_api.base import Plugin
+from crfl_core.plugin_api.base import Plugin, refuse_hooks
 from crfl_core.records.round import State
 
 if TYPE_CHECKING:
@@ -65,8 +65,14 @@ class LocalAlgorithm(Plugin):
     """Turns every gradient into a direction. Certificates assume nothing about the updates.
 
     Clients are independent: a direction depends neither on other clients nor on the other models of the client. Clients
-    with fewer steps have a rate of 0 in the remaining ones; the core multiplies by the rates.
+    with fewer steps have a rate of 0 in the remaining ones; the core multiplies by the rates. Every call of local
+    training has an instance of its own, so what it keeps itself reaches neither other groups nor later rounds.
     """
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        refuse_hooks(cls, "a local algorithm, which must not depend on earlier rounds,")
 
     @abstractmethod
     def direction(self, step: LocalStep, state: State) -> StepDirection:

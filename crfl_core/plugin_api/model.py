@@ -6,13 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field
 
 from crfl_core.files.data_files import UserPath
-from crfl_core.plugin_api.base import Plugin, PluginField
+from crfl_core.plugin_api.base import Plugin, PluginField, refuse_hooks
 from crfl_core.plugin_api.feature_map import FeatureMap
 from crfl_core.records.inputs import DataFacts
 from crfl_core.records.ledger import ModelFacts
@@ -110,7 +110,9 @@ class GradientSteps(LocalModels):
 class BoundModel(ABC):
     """Model for data of a known shape. Parameters are flat vectors that `layout` describes.
 
-    One call handles R replicas of a model, because votes and continuations need many at once.
+    One call handles R replicas of a model, because votes and continuations need many at once. An answer depends on its
+    own replica and client alone. Every call of local training, and every count of votes, has a copy (`copy.deepcopy`)
+    of the model as it was built, so what one keeps reaches no other.
     """
 
     layout: Layout
@@ -201,6 +203,11 @@ class BoundModel(ABC):
 
 class Model(Plugin):
     """Classifier over the outputs of fixed, public feature maps."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        refuse_hooks(cls, "a model, which must not depend on earlier rounds,")
 
     features: Annotated[tuple[Annotated[FeatureMap, PluginField("feature-map")], ...], BeforeValidator(as_list)] = (
         Field((), description="feature maps between input and model, in order; none: the scaled input itself")

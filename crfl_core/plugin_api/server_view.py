@@ -26,13 +26,15 @@ class RootSamples:
 class ServerView:
     """The server, as aggregation steps see it.
 
-    `clients` are all clients of the federation: ids are 0..N-1 and N is `len(clients)`. `root` are the samples of
+    `clients` are all clients that train the step's model: those of the federation, or of its group if there are groups.
+    Their ids are below `federation_size`, the number of clients in all groups. `root` are the samples of
     `reserve.root`, None for steps whose class does not say `needs_root`. `streams` are those of aggregation. Parameters
     are (P,), or (R, P) for several models, and answers alike.
     """
 
     model: BoundModel
     clients: Clients
+    federation_size: int
     rounds: int
     streams: Streams
     root: RootSamples | None = None

@@ -235,6 +235,7 @@ class LinearSteps(LocalModels):
         turned = weight.permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
         self._weight = turned.view(len(turned), -1, self._inputs)
         self._bias = None if bias is None else bias.permute(1, 2, 0).reshape(len(turned), -1, 1).clone()
+        self._minus_one = start.new_full((1, 1, 1, 1), -1.0)
 
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
         """Step `W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`."""
@@ -282,12 +283,13 @@ class LinearSteps(LocalModels):
 
     def _residual(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Return the factor of every sample's input, (clients, classes x replicas, batch)."""
-        residual: Tensor = self._logits(x).unflatten(1, (self._classes, self._replicas)).softmax(1)
-        index = y[:, None, None].expand(-1, 1, self._replicas, -1)
-        residual.scatter_add_(1, index, residual.new_full((1, 1, 1, 1), -1.0).expand(index.shape))
+        clients, batch = y.shape
+        residual: Tensor = self._logits(x).view(clients, self._classes, self._replicas, batch).softmax(1)
+        index = y.view(clients, 1, 1, batch).expand(-1, 1, self._replicas, -1)
+        residual.scatter_add_(1, index, self._minus_one.expand(index.shape))
         if self._longest is not None:
             residual.mul_(clip_factors(residual, x, self._longest, classes=1, bias=self._bias is not None))
-        return residual.mul_(weights[:, None, None]).flatten(1, 2)
+        return residual.mul_(weights.view(clients, 1, 1, batch)).view(clients, -1, batch)
 
     def _logits(self, x: Tensor) -> Tensor:
         """Return logits, (clients, classes x replicas, batch), by one product while clients share a model."""

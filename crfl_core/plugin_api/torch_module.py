@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import warnings
 from collections.abc import Callable
@@ -47,8 +48,16 @@ class ModuleModel(BoundModel):
                 raise OptionError("type", f"the module has a stochastic layer, {type(layer).__name__}: remove it")
         if {id(parameter) for parameter in module.parameters()} & {id(parameter) for parameter in another.parameters()}:
             raise OptionError("type", "two modules share parameters: make all layers anew in every call of build()")
+        self._untouched = module
         self.layout = Layout(tuple((name, tuple(p.shape)) for name, p in module.named_parameters()))
         self.facts = ModelFacts(linear=False, convex=False, bias=True)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> ModuleModel:
+        """Return a copy with modules of its own, which have computed nothing."""
+        memo |= {id(self._untouched): self._untouched, id(self._threads): threading.local()}
+        same = object.__new__(type(self))
+        vars(same).update(copy.deepcopy(vars(self), memo))
+        return same
 
     def initial_parameters(self, generator: np.random.Generator) -> Tensor:
         """Return the parameters of a fresh module; PyTorch's global generator stays as it was."""
@@ -79,9 +88,17 @@ class ModuleModel(BoundModel):
     def _own(self) -> ModuleCalls:
         """Return the module of this thread."""
         if not hasattr(self._threads, "calls"):
-            self._threads.calls = ModuleCalls(self._fresh(0), self.layout)
+            self._threads.calls = ModuleCalls(self._own_module(), self.layout)
         calls: ModuleCalls = self._threads.calls
         return calls
+
+    def _own_module(self) -> nn.Module:
+        """Return a copy of the module before any computation; it shares the parameters, which no computation reads."""
+        shared: dict[int, object] = {id(parameter): parameter for parameter in self._untouched.parameters()}
+        try:
+            return copy.deepcopy(self._untouched, shared)
+        except Exception:  # it holds something that has no copy
+            return self._fresh(0)
 
     def _check_room(self) -> None:
         """Refuse a module that does not fit into memory, counted without allocating its values."""

@@ -106,8 +106,12 @@ class GroupFacts(LedgerRecord):
 
 
 class ReservedFacts(SetFacts):
-    """Samples that the server reserved, and the plugins that use them."""
+    """Samples that the server reserved, and the plugins that use them.
 
+    `from_clients`: they were drawn from the samples of all clients, before these got the others.
+    """
+
+    from_clients: bool = False
     used_by: tuple[str, ...] = ()
 
 

@@ -115,6 +115,8 @@ def of_group(purpose: str, group: int | None) -> str:
     return purpose if group is None else f"{purpose}/group-{group}"
 
 
+MANY_KEYS = 16
+"""Keys from which on all states are computed together, which costs as much as this many generators."""
 POOL = 4
 """Words of 32 bits in the pool of a `SeedSequence`, and in a key."""
 SEED = 6
@@ -132,7 +134,8 @@ def seed_generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
 
     It is one generator in one state after the other: use each before the next is asked for.
     """
-    if not keys:
+    if len(keys) < MANY_KEYS:
+        yield from (np.random.Generator(np.random.SFC64(int.from_bytes(key, "little"))) for key in keys)
         return
     bits = np.random.SFC64(int.from_bytes(keys[0], "little"))
     generator = np.random.Generator(bits)

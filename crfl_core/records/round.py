@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -154,15 +155,26 @@ class TrainingTask:
     mean: State = field(default_factory=dict)
 
     def parts(self, at_once: int | None = None) -> list[slice]:
-        """The participants in chunks of this many, or of as many as `clients_at_once` says.
+        """Cut the participants into chunks of this many, or of as many as `clients_at_once` says.
 
-        Bits depend on this cut, so engines that share it agree in all of them.
+        Bits depend on this cut, so engines that share it agree in all of them. No chunk has clients of two groups, and
+        how a group is cut depends on its own participants alone.
         """
-        clients = len(self.clients)
         parameters = self.starts.shape[-1]
-        at_once = at_once or clients_at_once(parameters, int(self.clients.batch_size.max()))
-        chunk = max(1, min(at_once, PARAMETERS_AT_ONCE // parameters))
-        return [slice(first, min(first + chunk, clients)) for first in range(0, clients, chunk)]
+        cut = []
+        for rows in self.rows_by_group(slice(0, len(self.clients))):
+            wanted = at_once or clients_at_once(parameters, int(self.clients.batch_size[rows].max()))
+            chunk = max(1, min(wanted, PARAMETERS_AT_ONCE // parameters))
+            cut += [slice(first, min(first + chunk, rows.stop)) for first in range(rows.start, rows.stop, chunk)]
+        return cut
+
+    def rows_by_group(self, part: slice) -> list[slice]:
+        """Return the participants of a part, one slice for each group; all in one if they share a model."""
+        if self.starts.shape[1] == 1:
+            return [part]
+        ends = part.start + 1 + np.flatnonzero(np.diff(self.clients.group[part]))
+        bounds = [part.start, *map(int, ends), part.stop]
+        return [slice(*pair) for pair in pairwise(bounds)]
 
 
 def clients_at_once(parameters: int, batch: int) -> int:

@@ -178,7 +178,9 @@ def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: 
     for position, certificate in enumerate(config.certificates):
         with errors_of(f"certificates.{position}", certificate):
             select_levels(certificate)
-    return Session.of(federation, path, hooks)
+    session = Session.of(federation, path, hooks)
+    session.ask_fixed_answers()
+    return session
 
 
 def execute(

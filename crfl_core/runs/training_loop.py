@@ -22,8 +22,8 @@ from crfl_core.runs.run_directory import CLIENTS, MODEL, RunDirectory
 from crfl_core.training import rounds
 from crfl_core.training.aggregation import check_memory
 from crfl_core.training.clean_twin import CleanTwin
+from crfl_core.training.independence import check_groups_apart, check_independence
 from crfl_core.training.ledger_rows import record_round
-from crfl_core.training.local_training import check_independence
 
 if TYPE_CHECKING:
     from crfl_core.runs.results import RunResult
@@ -45,6 +45,7 @@ def train_rounds(
         progress = progress_from_arrays(saved.round, saved.tensors, failed, federation)
         clients = saved.clients
     check_memory(session)
+    check_groups_apart(session)
     check_independence(federation)
     checkpoints = CheckpointWriter(directory, federation.config.storage.checkpoint_seconds)
     try:

@@ -230,4 +230,4 @@ def root_of(size: int) -> RootSamples:
 
 def server_of(size: int, all_clients: Clients, streams: Streams) -> ServerView:
     """Return the server of rounds with updates of this size, in a federation of these clients."""
-    return ServerView(Slope(size), all_clients, 9, streams, root_of(size))
+    return ServerView(Slope(size), all_clients, len(all_clients), 9, streams, root_of(size))

@@ -50,6 +50,7 @@ from crfl_core.training.effective_weights import (
 )
 
 if TYPE_CHECKING:
+    from crfl_core.training.fixed_answers import FixedAnswers
     from crfl_core.training.session import RoundPlan, Session
 
 
@@ -140,7 +141,7 @@ class LinearChain:
     keeps_bounds: bool
 
     @staticmethod
-    def of(steps: Sequence[AggregationStep], facts: RoundFacts) -> LinearChain:
+    def of(steps: Sequence[AggregationStep], facts: RoundFacts, answers: FixedAnswers | None = None) -> LinearChain:
         """Return the chain of a round, whose steps see nothing but the round's facts."""
         *stages, rule = steps
         clients = facts.clients
@@ -151,7 +152,7 @@ class LinearChain:
         offset: Tensor | None = None
         for stage in stages:
             if isinstance(stage, CapStage):
-                cap = contract.ask_caps(stage, clients).cpu()
+                cap = contract.ask_caps(stage, clients, answers).cpu()
                 centre = decay if caps_residuals(stage, clients) else decay * 0.0
                 if caps_residuals(stage, clients):
                     caps = torch.minimum(caps, cap)
@@ -160,12 +161,12 @@ class LinearChain:
                 balls.append((cap, centre))
                 continue
             assert isinstance(stage, FixedStage)
-            mixing = contract.ask_mixing(stage, replace(facts, clients=clients))
+            mixing = contract.ask_mixing(stage, replace(facts, clients=clients), answers)
             matrix = compose_mixing(mixing.matrix.double().cpu(), matrix)
             offset = compose_offset(mixing.matrix, offset, mixing.offset)
             clients = mix_clients(clients, mixing.matrix)
         assert isinstance(rule, LinearAggregator)
-        weights = contract.ask_weights(rule, clients).cpu()
+        weights = contract.ask_weights(rule, clients, answers).cpu()
         return LinearChain(
             weights=weights_on_clients(weights, matrix),
             caps=caps,
@@ -185,7 +186,7 @@ class StreamedSums:
 
     def __init__(self, plan: RoundPlan, models: Tensor, states: Sequence[States]) -> None:
         shape = len(models), len(plan.clients)
-        self._chain = LinearChain.of(plan.server.aggregation, plan.facts)
+        self._chain = LinearChain.of(plan.server.aggregation, plan.facts, plan.server.answers)
         self._models = models
         self._states = states
         self._sums = torch.zeros_like(models)
@@ -282,8 +283,10 @@ class WholeChain:
         if hides:
             updates = drop_quarantined(updates, quarantined)
         # Hooks are handed the same updates without what the server has.
-        server_round = replace(updates.round, server_side=federation.server_view(self._plan.number))
-        result = run_chain(steps, replace(updates, round=server_round), states)
+        server_round = replace(
+            updates.round, server_side=federation.server_view(self._plan.number, self._plan.group or 0)
+        )
+        result = run_chain(steps, replace(updates, round=server_round), states, self._plan.server.answers)
         if hides and dropping:
             result = replace(result, depends="all")
         result = self._replace_weights(updates, result)

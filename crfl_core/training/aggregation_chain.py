@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -37,6 +38,9 @@ from crfl_core.training.effective_weights import (
     row_norms,
     weights_on_clients,
 )
+
+if TYPE_CHECKING:
+    from crfl_core.training.fixed_answers import FixedAnswers
 
 States = Mapping[str, State]
 """The states of the steps of a chain and of the server's optimiser, by their keys."""
@@ -85,8 +89,13 @@ class ChainResult:
         )
 
 
-def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: States) -> ChainResult:
-    """Run a chain on all updates of a round: `update = sum_i p_i u_i + offset`, with the p_i that reached the model."""
+def run_chain(
+    steps: Sequence[AggregationStep], updates: ClientUpdates, states: States, answers: FixedAnswers | None = None
+) -> ChainResult:
+    """Run a chain on all updates of a round: `update = sum_i p_i u_i + offset`, with the p_i that reached the model.
+
+    With `answers`, steps that see no update answer as before.
+    """
     submitted = updates.values
     clients = updates.round.clients
     start = updates.round.start
@@ -102,7 +111,7 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
         assert isinstance(stage, Stage)
         lengths = row_norms(updates.values)
         fresh = position > 0 and isinstance(steps[position - 1], CapStage | FixedStage)  # made here, so not needed
-        staged = apply_stage(stage, updates, states.get(state_key(position), {}), in_place=fresh)
+        staged = apply_stage(stage, updates, states.get(state_key(position), {}), answers, in_place=fresh)
         if stage.depends == "all":
             contract.check_identity(stage, staged.values, staged.mixing, updates.values, staged.offset)
         errors = staged.errors(errors, lengths, start)
@@ -121,7 +130,7 @@ def run_chain(steps: Sequence[AggregationStep], updates: ClientUpdates, states: 
     rule = steps[-1]
     rule_key = state_key(len(steps) - 1)
     assert isinstance(rule, Aggregator)
-    answer = contract.ask_aggregate(rule, updates, states.get(rule_key, {}))
+    answer = contract.ask_aggregate(rule, updates, states.get(rule_key, {}), answers)
     contract.check_weights(rule, answer, updates.values)
     new_states[rule_key] = answer.state
     shares = answer.weights.double().cpu()
@@ -173,14 +182,21 @@ class AppliedStage:
         return moved if self.offset is None else moved + tolerance * row_norms(self.offset)
 
 
-def apply_stage(stage: Stage, updates: ClientUpdates, state: State, *, in_place: bool = False) -> AppliedStage:
+def apply_stage(
+    stage: Stage,
+    updates: ClientUpdates,
+    state: State,
+    answers: FixedAnswers | None = None,
+    *,
+    in_place: bool = False,
+) -> AppliedStage:
     """Apply a stage to the updates. The core itself applies caps and fixed mixings, `in_place` if it may."""
     values = updates.values
     current = updates.round
     if isinstance(stage, CapStage):
-        return apply_cap(stage, updates, state, in_place=in_place)
+        return apply_cap(stage, updates, state, answers, in_place=in_place)
     if isinstance(stage, FixedStage):
-        mixing = contract.ask_mixing(stage, current.facts)
+        mixing = contract.ask_mixing(stage, current.facts, answers)
         matrix = mixing.matrix.to(values)
         offset = None if mixing.offset is None else mixing.offset.to(values)
         moved = scale_rows(values, matrix, in_place=in_place) if matrix.ndim == 1 else matrix @ values
@@ -189,11 +205,13 @@ def apply_stage(stage: Stage, updates: ClientUpdates, state: State, *, in_place:
     return AppliedStage(result.values, result.mixing, result.offset, result.state)
 
 
-def apply_cap(stage: CapStage, updates: ClientUpdates, state: State, *, in_place: bool) -> AppliedStage:
+def apply_cap(
+    stage: CapStage, updates: ClientUpdates, state: State, answers: FixedAnswers | None, *, in_place: bool
+) -> AppliedStage:
     """Project every update on the ball of its cap, whose centre may be what weight decay does to the model."""
     values = updates.values
     current = updates.round
-    cap = contract.ask_caps(stage, current.clients)
+    cap = contract.ask_caps(stage, current.clients, answers)
     decay = torch.from_numpy(1.0 - current.clients.retention) if stage.centre == "decay" else None
     factors = cap_factors(cap.cpu(), row_norms(values, current.start, decay), values.dtype).to(values)
     pull: Tensor | None = None

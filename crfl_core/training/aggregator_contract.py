@@ -26,6 +26,7 @@ from crfl_core.records.round import Clients, ClientUpdates, Mixing, RoundFacts, 
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.server_view import ServerView
+    from crfl_core.training.fixed_answers import FixedAnswers
 
 T = TypeVar("T")
 Shapes = list[tuple[int, ...]]
@@ -87,14 +88,22 @@ def hide_root_samples(step: AggregationStep, updates: ClientUpdates) -> ClientUp
     return replace(updates, round=replace(updates.round, server_side=replace(server, root=None)))
 
 
-def ask_caps(stage: CapStage, clients: Clients) -> Tensor:
-    """Ask a stage for its caps, (n,), float64."""
-    return check_per_client(stage, "caps", ask(stage, "caps", Tensor, clients), clients, "not negative", 0.0)
+def ask_caps(stage: CapStage, clients: Clients, answers: FixedAnswers | None = None) -> Tensor:
+    """Ask a stage for its caps, (n,), float64; with `answers` the same as before."""
+
+    def caps() -> Tensor:
+        return check_per_client(stage, "caps", ask(stage, "caps", Tensor, clients), clients, "not negative", 0.0)
+
+    return caps() if answers is None else answers.ask(PluginMethod("aggregator", stage, "caps"), clients, caps)
 
 
-def ask_weights(rule: LinearAggregator, clients: Clients) -> Tensor:
-    """Ask a linear rule for its weights, (n,), float64."""
-    return check_per_client(rule, "weights", ask(rule, "weights", Tensor, clients), clients, "finite", None)
+def ask_weights(rule: LinearAggregator, clients: Clients, answers: FixedAnswers | None = None) -> Tensor:
+    """Ask a linear rule for its weights, (n,), float64; with `answers` the same as before."""
+
+    def weights() -> Tensor:
+        return check_per_client(rule, "weights", ask(rule, "weights", Tensor, clients), clients, "finite", None)
+
+    return weights() if answers is None else answers.ask(PluginMethod("aggregator", rule, "weights"), clients, weights)
 
 
 def check_per_client(
@@ -110,9 +119,17 @@ def check_per_client(
     return values.detach().double()
 
 
-def ask_mixing(stage: FixedStage, facts: RoundFacts) -> Mixing:
-    """Ask a fixed stage what it does in a round, and check the shapes."""
-    mixing = ask(stage, "mixing", Mixing, facts)
+def ask_mixing(stage: FixedStage, facts: RoundFacts, answers: FixedAnswers | None = None) -> Mixing:
+    """Ask a fixed stage what it does in a round, and check the shapes; with `answers` the same as before."""
+
+    def mixing() -> Mixing:
+        return check_mixing(stage, ask(stage, "mixing", Mixing, facts), facts)
+
+    return mixing() if answers is None else answers.ask(PluginMethod("aggregator", stage, "mixing"), facts, mixing)
+
+
+def check_mixing(stage: FixedStage, mixing: Mixing, facts: RoundFacts) -> Mixing:
+    """Return a mixing if its shapes fit the round and its numbers are finite, or raise `PluginFailure`."""
     clients = len(facts.clients)
     size = facts.layout.size
     rows = max(1, count_rows(mixing.matrix))
@@ -141,10 +158,12 @@ def ask_transform(stage: Stage, updates: ClientUpdates, state: State) -> StageRe
     return result
 
 
-def ask_aggregate(rule: Aggregator, updates: ClientUpdates, state: State) -> RuleResult:
+def ask_aggregate(
+    rule: Aggregator, updates: ClientUpdates, state: State, answers: FixedAnswers | None = None
+) -> RuleResult:
     """Ask a rule for its answer, finite and of the right shapes. The core itself adds up what a linear rule weighs."""
     if isinstance(rule, LinearAggregator):
-        weights = ask_weights(rule, updates.round.clients).to(updates.values.device)
+        weights = ask_weights(rule, updates.round.clients, answers).to(updates.values.device)
         return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
     result = ask(rule, "aggregate", RuleResult, hide_root_samples(rule, updates), state)
     clients, size = updates.values.shape

@@ -242,6 +242,12 @@ def resolve_equal_influence(
             )
         return config
     least = formulas.equal_influence_start(smoothness, training.weight_decay, steps)
+    if schedule.start is None and training.steps is None and config.groups is not None:
+        raise ConfigError(
+            "with groups, t0 must not follow from the numbers of samples, which clients of any group decide: set "
+            f"training.steps instead of epochs, or start, here to {least:.6g} or more",
+            key=LEARNING_RATE_KEY,
+        )
     if schedule.start is not None:
         if schedule.start < least * (1.0 - START_TOLERANCE):
             first = float(equal_influence_rates(schedule, training, np.array([steps]), 1)[0])

@@ -76,7 +76,7 @@ class Crafting:
             own_updates=values if len(attackers) == len(values) else values[attackers],
             weights=weights,
             honest=ClientUpdates(values[honest], replace(current, clients=clients.take(honest), streams=streams)),
-            model=federation.public_model,
+            model=federation.new_model(),
             features=federation.test_sets["clean"].features,
             aggregate_candidates=self._aggregation(values, attackers) if attack.knowledge == "rule" else None,
         )
@@ -87,7 +87,7 @@ class Crafting:
         """Return the server's aggregation as a function of what attackers submit; all updates of the round are here."""
         server = self._plan.server
         dropping = self._federation.config.server.bad_update == "drop"
-        server_side = self._federation.server_view(self._plan.number)
+        server_side = self._federation.server_view(self._plan.number, self._plan.group or 0)
         current = replace(self._plan.seen_from(self._start), server_side=server_side)
 
         def aggregate(candidates: Tensor, rule: Aggregator | None) -> Tensor:

@@ -51,7 +51,7 @@ def predict_classes(
     losses = []
     ballots = labels.new_zeros(len(labels), len(models))
     with errors_of("model", federation.config.model):
-        for part, answers in federation.model.logits_in_parts(models, features):
+        for part, answers in federation.new_model().logits_in_parts(models, features):
             logits = answers.double()
             targets = labels[part].expand(len(models), -1)  # (G, b, C) and (G, b)
             ballots[part] = logits.max(-1).indices.T  # the first of several, as argmax, which takes longer

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from crfl_core.config import RunConfig, dump_config
+from crfl_core.config.schema import ReserveSamples
 from crfl_core.errors import ConfigError
 from crfl_core.plugin_api.base import is_built_in, name_with_distribution
 from crfl_core.plugin_api.engine import is_in_process
@@ -45,10 +46,11 @@ from crfl_core.training.features import (
     load_or_compute_features,
 )
 from crfl_core.training.groups import ServerSteps, assign_groups, check_groups, plugins_watching_rounds, server_steps
-from crfl_core.training.models import Start, bind_model, build_model, gradient_bound, initial_model, training_facts
+from crfl_core.training.models import Start, build_model, copy_model, gradient_bound, initial_model, training_facts
 from crfl_core.training.threats import check_remote_threat, check_threat, prepare_attack, rounds_to_resample
 
 if TYPE_CHECKING:
+    from crfl_core.plugin_api.local_algorithm import LocalAlgorithm
     from crfl_core.records.round import State
 
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
@@ -96,22 +98,26 @@ class Federation:
         server = self.config.server.model_copy(update={"optimiser": None})
         return dump_config(self.config.model_copy(update={"server": server}), without=NOT_LOCAL)
 
-    def server_view(self, number: int) -> ServerView:
-        """Return what steps of the aggregation may see in a round; neither attacks nor hooks get it."""
+    def server_view(self, number: int, group: int = 0) -> ServerView:
+        """Return what steps of a group's aggregation may see in a round; neither attacks nor hooks get it."""
         root = self.reserve.get("root")
-        streams = self.streams.only("aggregation")
-        samples = None if root is None else RootSamples(root.features, root.labels)
+        clients = self.participation.all_clients(number)
         return ServerView(
-            self.public_model, self.participation.all_clients(number), self.config.rounds, streams, samples
+            model=self.new_model(),
+            clients=clients.take(self.participation.members[group]) if self.config.groups is not None else clients,
+            federation_size=len(clients),
+            rounds=self.config.rounds,
+            streams=self.streams.only("aggregation"),
+            root=None if root is None else RootSamples(root.features, root.labels),
         )
 
-    @cached_property
-    def public_model(self) -> BoundModel:
-        """Return the model as rules and attackers may use it.
+    def new_model(self) -> BoundModel:
+        """Return a copy of the model, which itself computes nothing: what a copy keeps reaches no other computation."""
+        return copy_model(self.model, self.config, self.maps, self.data.facts)
 
-        It is a separate instance, so they cannot change training or votes.
-        """
-        return bind_model(self.config, self.maps, self.data.facts)
+    def new_algorithm(self) -> LocalAlgorithm:
+        """Return a copy of the local algorithm, which itself makes no step."""
+        return self.config.training.algorithm.model_copy(deep=True)
 
     @cached_property
     def start(self) -> Start:
@@ -274,7 +280,11 @@ def run_facts(federation: Federation) -> RunFacts:
         test_sets={name: test_set.facts for name, test_set in federation.test_sets.items()},
         groups=group_facts(federation),
         reserve={
-            name: ReservedFacts(**dict(kept.facts), used_by=tuple(plugins_using_reserve(config, name, fitted)))
+            name: ReservedFacts(
+                **dict(kept.facts),
+                from_clients=not isinstance(getattr(config.reserve, name), ReserveSamples),
+                used_by=tuple(plugins_using_reserve(config, name, fitted)),
+            )
             for name, kept in federation.reserve.items()
         },
     )

@@ -15,6 +15,7 @@ from crfl_core.plugin_api.base import Plugin
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_loading.class_checks import hook_names
 from crfl_core.plugin_loading.missing_plugins import MissingPlugin
+from crfl_core.training.fixed_answers import FixedAnswers
 
 if TYPE_CHECKING:
     from crfl_core.config import RunConfig
@@ -79,10 +80,11 @@ def draw_subsets(count: int, size: int, clients: int, streams: Streams) -> Membe
 
 
 class ServerSteps(NamedTuple):
-    """Steps of a group's server: those of its aggregation, and its optimiser if there is one."""
+    """Steps of a group's server: those of its aggregation, its optimiser if there is one, and their fixed answers."""
 
     aggregation: tuple[AggregationStep, ...]
     optimiser: ServerOptimiser | None
+    answers: FixedAnswers | None = None
 
 
 def server_steps(config: RunConfig, groups: int) -> tuple[ServerSteps, ...]:
@@ -90,11 +92,12 @@ def server_steps(config: RunConfig, groups: int) -> tuple[ServerSteps, ...]:
 
     Plugins with hooks are shared by all groups, because their hooks are; `plugins_watching_rounds` names them.
     """
-    first = ServerSteps(config.aggregation, config.server.optimiser)
+    first = ServerSteps(config.aggregation, config.server.optimiser, FixedAnswers())
     others = (
         ServerSteps(
             tuple(map(copy_plugin, first.aggregation)),
             None if first.optimiser is None else copy_plugin(first.optimiser),
+            FixedAnswers(),
         )
         for _ in range(groups - 1)
     )
@@ -110,8 +113,11 @@ def copy_plugin(plugin: T) -> T:
 
 
 def plugins_watching_rounds(config: RunConfig) -> tuple[str, ...]:
-    """Return the plugins that make models of updates and whose hooks see the rounds of all groups."""
-    makers = ("model", "algorithm", "aggregator", "optimiser")
+    """Return the plugins that make models of updates and whose hooks see the rounds of all groups.
+
+    Models and local algorithms have no hooks.
+    """
+    makers = ("aggregator", "optimiser")
     return tuple(
         plugin.configured_as for kind, plugin in config.named_plugins() if kind in makers and hook_names(type(plugin))
     )

@@ -48,7 +48,7 @@ def record_round(federation: Federation, outcome: RoundOutcome) -> tuple[RoundRe
         clip_norm=plan.clip_norm,
         noise_std=plan.noise_std,
         start_norm=float(torch.linalg.vector_norm(start)),
-        start_operator_norm=federation.model.operator_norm(start),
+        start_operator_norm=federation.new_model().operator_norm(start),
         norm_before_clip=float(torch.linalg.vector_norm(combined)),
         accepted=accepted,
         depends=result.depends,

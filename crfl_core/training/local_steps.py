@@ -47,11 +47,11 @@ class ProtocolSteps(GradientSteps):
     """Steps of any algorithm, with clipped gradients and a pull toward the start, on flat parameters."""
 
     def __init__(self, federation: Federation, start: Tensor, memory: ClientMemory) -> None:
-        super().__init__(federation.model, start)
+        super().__init__(federation.new_model(), start)
         self._memory = memory
         self._facts = federation.honest.facts
         self._anchor = start
-        self._algorithm = None if self._facts.plain else federation.config.training.algorithm
+        self._algorithm = None if self._facts.plain else federation.new_algorithm()
         self._state: State = {}
         self._made = 0
 

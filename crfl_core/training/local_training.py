@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,16 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.local_algorithm import LocalRound, StatefulAlgorithm
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_api.softmax_regression import LinearModel, LinearSteps
 from crfl_core.records.input_rows import BatchBuffer, Rows
-from crfl_core.records.round import Clients, LocalUpdates, TrainingTask
+from crfl_core.records.round import BatchMeasurements, Clients, LocalUpdates, TrainingTask
 from crfl_core.records.vote_counting import CountingTask, PartialCount, count_votes
 from crfl_core.training.attackers import AttackedSteps, Poisoner, attack_state_of, interferes_with_steps
 from crfl_core.training.batch_scaling import BatchScaling, Spectra
-from crfl_core.training.features import REORDERING_TOLERANCE
 from crfl_core.training.local_steps import ClientMemory, ProtocolSteps, remember_round
 
 if TYPE_CHECKING:
@@ -28,6 +27,10 @@ if TYPE_CHECKING:
     from crfl_core.records.random_streams import Streams
     from crfl_core.records.round import State
     from crfl_core.training.federation import Federation
+
+
+INPUT_NUMBERS_AT_ONCE = 2**18
+"""Numbers that are gathered together for several steps: few enough for a cache."""
 
 
 class LocalTraining:
@@ -50,8 +53,18 @@ class LocalTraining:
     def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
         """Train every client of `part` from each of its models, and measure its batches.
 
-        A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`.
+        Every group trains in a call of its own, so no bit of it depends on the clients of another group: neither on
+        what they do, nor on how many samples they have.
         """
+        groups = [self._train_group(task, rows) for rows in task.rows_by_group(part)]
+        if len(groups) == 1:
+            return groups[0]
+        measurements = BatchMeasurements.concatenate([trained.measurements for trained in groups])
+        memory = {name: torch.cat([trained.memory[name] for trained in groups], dim=1) for name in groups[0].memory}
+        return LocalUpdates(part, torch.cat([trained.updates for trained in groups], dim=1), measurements, memory)
+
+    def _train_group(self, task: TrainingTask, part: slice) -> LocalUpdates:
+        """Train clients of one group. A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`."""
         federation = self._federation
         behaviour = federation.participation.behaviour(task.number, attacked=task.attacked).take(part)
         order = np.argsort(behaviour.attacking, kind="stable")  # attackers last: they and the others are slices
@@ -81,12 +94,11 @@ class LocalTraining:
                 decays = None if decay is None else decay[group]
                 own = poisoned if group.stop > honest else None
                 seen = iterate_inputs(self._gathering, federation.features, rows[group], own)
-                for step, x in enumerate(seen):
-                    y = labels[group, step]
-                    means = weights[group, step]
+                by_step = (each[group].unbind(1) for each in (labels, weights, rates))
+                for step, (x, y, means, rate) in enumerate(zip(seen, *by_step, strict=True)):
                     if scaling is not None:
                         means = means * scaling.factors(group, step, x, y, sizes[group, step])[:, None]
-                    made = x, y, means, rates[group, step], decays
+                    made = x, y, means, rate, decays
                     if step < rows.shape[1] - 1:
                         models.step(*made)
                     else:
@@ -104,7 +116,7 @@ class LocalTraining:
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         """Count the votes on some samples of a test set, block by block."""
-        model = self._federation.model
+        model = self._federation.new_model()
         features = self._federation.test_sets[task.test_set].features
         voters = replace(task.voters, models=task.voters.models.to(features.device))
         rows = [block for block in task.blocks if part.start <= block.start < part.stop]
@@ -114,10 +126,9 @@ class LocalTraining:
 
 
 def expand_starts(starts: Tensor, clients: Clients) -> Tensor:
-    """Return the models that each client trains from, (K, n, P); a model that all share is not copied."""
-    if starts.shape[1] == 1:
-        return starts.expand(-1, len(clients), -1)
-    return starts[:, torch.from_numpy(clients.group).to(starts.device)]
+    """Return the models that clients of one group train from, (K, n, P), without a copy."""
+    group = int(clients.group[0]) if starts.shape[1] > 1 else 0
+    return starts[:, group : group + 1].expand(-1, len(clients), -1)
 
 
 def memory_of(
@@ -146,7 +157,7 @@ def finish_round(
     first = start[:, group]
     distance = rates[group].sum(1, keepdim=True)
     finished = LocalRound(first, first + updates[:, group], distance, own.ids, own.own, own.mean)
-    return remember_round(federation.config.training.algorithm, finished)
+    return remember_round(federation.new_algorithm(), finished)
 
 
 NOTHING_KEPT = ClientMemory()
@@ -159,7 +170,7 @@ def honest_models(federation: Federation, start: Tensor, memory: ClientMemory = 
     if not facts.plain or facts.proximal:
         return ProtocolSteps(federation, start, memory)
     if facts.clip_gradients is None:
-        return model.local_models(start)
+        return federation.new_model().local_models(start)
     if isinstance(model, LinearModel):
         return LinearSteps(model.layout, start, facts.clip_gradients)
     return ProtocolSteps(federation, start, memory)
@@ -206,14 +217,16 @@ def iterate_inputs(gathering: BatchBuffer, features: Rows, rows: Tensor, poisone
     if poisoned is not None and not clean:
         yield from poisoned.unbind(1)
         return
-    steps = rows[:clean].transpose(0, 1).flatten(1).contiguous()  # (steps, clients * batch): one gather per step
-    x = gathering.memory_for(features.dtype, features.device, (len(rows), rows.shape[2], features.shape[1]))
-    gathered = x[:clean].flatten(0, 1)
-    for step in range(len(steps)):
-        gathering.gather(features, steps[step], gathered)
+    steps = rows[:clean].transpose(0, 1).flatten(1).contiguous()  # (steps, clients * batch)
+    shape = (len(rows), rows.shape[2], features.shape[1])
+    together = 1 if poisoned is not None else max(1, min(len(steps), INPUT_NUMBERS_AT_ONCE // math.prod(shape)))
+    x = gathering.memory_for(features.dtype, features.device, (together, *shape))
+    for first in range(0, len(steps), together):
+        some = steps[first : first + together]  # one gather for several small steps
+        gathering.gather(features, some.flatten(), x[: len(some), :clean].flatten(0, 2))
         if poisoned is not None:
-            x[clean:] = poisoned[:, step]
-        yield x
+            x[0, clean:] = poisoned[:, first]
+        yield from x[: len(some)].unbind(0)
 
 
 def sample_weights(sizes: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
@@ -271,76 +284,3 @@ def draw_batches(
             epoch[: len(own)] = generator.permutation(own)[: len(epoch)]
         rows[place, :count, :width] = order.reshape(-1, width)[:count]
     return BatchRows(rows, sizes)
-
-
-STEPS = 2
-SAMPLES = 8
-"""On how many samples of each of two clients it is tried."""
-
-
-def check_independence(federation: Federation) -> None:
-    """Check that two clients, each on two models, train the same together and alone, and that models answer the same.
-
-    Many clients and models are computed at once, also those of different groups. Certificates take for granted that an
-    attacker changes its own update only. A plugin that lets one client reach another breaks that: `PluginFailure`.
-    """
-    own = isinstance(federation.model, LinearModel)
-    if (own and federation.honest.facts.plain) or not federation.data.complete:  # elsewhere, each trains alone
-        return
-    start, rows = sample_problem(federation)
-    with errors_of("model", federation.config.model):
-        together = train_steps(federation, start, rows)
-        for model in range(2):
-            for client in range(2):
-                one = slice(model, model + 1), slice(client, client + 1)
-                alone = train_steps(federation, start[one], rows[one[1]], first_id=client)
-                check_same(federation, "a client trains", together[one], alone, together[one] - start[one])
-        models = together.flatten(0, 1)
-        x = federation.features[rows.flatten()]
-        logits = federation.model.logits(models, x)
-        for place in range(len(models)):
-            check_same(federation, "a model answers", logits[place], federation.model.logits(models[place, None], x)[0])
-
-
-def sample_problem(federation: Federation) -> tuple[Tensor, Tensor]:
-    """Return models to start from, (2, 2, P), which all differ, and rows of the training data, (2, samples)."""
-    first = federation.start.parameters.to(federation.device, federation.dtype)
-    noise = torch.randn(2, 2, len(first), generator=torch.Generator().manual_seed(0), dtype=federation.dtype)
-    count = min(SAMPLES, *map(len, federation.data.partition))
-    rows = [federation.data.partition[client % federation.data.clients][:count] for client in range(2)]
-    return first + 0.1 * noise.to(first), torch.stack([torch.from_numpy(each) for each in rows]).to(federation.device)
-
-
-def sample_memory(federation: Federation, start: Tensor, first_id: int) -> ClientMemory:
-    """Return memory that differs from model to model and client to client; empty unless the algorithm is stateful."""
-    algorithm = federation.config.training.algorithm
-    ids = tuple(range(first_id, first_id + start.shape[1]))
-    if not isinstance(algorithm, StatefulAlgorithm):
-        return ClientMemory(ids)
-    own = {name: 0.01 * (number + 1) * start for number, name in enumerate(algorithm.remembers)}
-    return ClientMemory(ids, own, {name: 0.5 * values for name, values in own.items()})
-
-
-def train_steps(federation: Federation, start: Tensor, rows: Tensor, first_id: int = 0) -> Tensor:
-    """Make a few steps from `start` and return the models, (R, n, P)."""
-    models = honest_models(federation, start, sample_memory(federation, start, first_id))
-    weights = torch.full(rows.shape, 1.0 / rows.shape[1], device=rows.device, dtype=federation.dtype)
-    rates = weights.new_full((len(rows),), float(federation.participation.all_clients(1).learning_rate[0]))
-    for _ in range(STEPS):
-        models.step(federation.features[rows], federation.data.y[rows], weights, rates, None)
-    return models.parameters().clone()
-
-
-def check_same(federation: Federation, what: str, together: Tensor, alone: Tensor, moved: Tensor | None = None) -> None:
-    """Raise `PluginFailure` unless both are the same up to rounding, relative to what moved, or to everything."""
-    rounding = REORDERING_TOLERANCE[federation.dtype]
-    scale = alone if moved is None else moved
-    allowed = rounding * float(scale.norm()) + 1e-2 * rounding * float(alone.norm())
-    gap = float((together - alone).norm())
-    if not gap <= allowed and bool(torch.isfinite(alone).all()):
-        model = federation.config.model.full_name
-        algorithm = federation.config.training.algorithm.full_name
-        raise PluginFailure(
-            f"model {model}, algorithm {algorithm}: {what} differently beside others than alone (by {gap:.3g}): what "
-            "they compute for one client and model must not depend on another's, such as a norm over all of them"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import math
@@ -43,6 +44,16 @@ def bind_model(config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundM
     if isinstance(model, LinearModel) and model.facts.linear:
         model = StartedLinear(model, maps.outputs, facts.classes)
     return model
+
+
+def copy_model(model: BoundModel, config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundModel:
+    """Return a copy of a model, or another instance if it cannot be copied; the core's own model keeps nothing."""
+    if type(model) is StartedLinear:
+        return model
+    try:
+        return copy.deepcopy(model)
+    except Exception:  # it holds something that has no copy, such as a lock
+        return bind_model(config, maps, facts)
 
 
 def gradient_bound(plugin: Model, model: BoundModel, input_norm: float) -> float:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ from crfl_core.training.submissions import Arrivals, Submissions, UpdateBuffer, 
 
 if TYPE_CHECKING:
     from crfl_core.training.federation import Federation
+    from crfl_core.training.groups import ServerSteps
     from crfl_core.training.session import RoundPlan, Session
 
 
@@ -132,8 +134,9 @@ def apply_attack(
     groups: Sequence[GroupRound], trained: Iterator[LocalUpdates]
 ) -> Iterator[tuple[GroupRound, Submission]]:
     """Yield what each group's participants submit: attackers may replace their updates, and bad updates become zero."""
+    ends = [group.plan.rows.stop for group in groups]
     for part in trained:
-        for group in groups:
+        for group in groups[bisect_right(ends, part.part.start) : bisect_left(ends, part.part.stop) + 1]:
             for submission in group.submit(part):
                 yield group, submission
     for group in groups:
@@ -361,7 +364,7 @@ def initial_progress(federation: Federation) -> tuple[Progress, ...]:
     progress = []
     for group in range(len(federation.participation.members)):
         parameters = federation.start_of_group(group).parameters.to(federation.device, federation.dtype)
-        states = (prepare_states(federation, group),)
+        states = (prepare_states(federation, group, federation.servers[group]),)
         progress.append(Progress(0, parameters[None], states, attack_state=initial_attack_state(federation)))
     return tuple(progress)
 
@@ -382,10 +385,10 @@ def places_of_participants(federation: Federation, plan: RoundPlan) -> Tensor:
     return torch.from_numpy(order[np.searchsorted(members, plan.clients.ids, sorter=order)])
 
 
-def prepare_states(federation: Federation, group: int) -> States:
+def prepare_states(federation: Federation, group: int, server: ServerSteps) -> States:
     """Ask every step of a group's aggregation for its state in the first round."""
     states: dict[str, State] = {}
-    for position, step in enumerate(federation.servers[group].aggregation):
+    for position, step in enumerate(server.aggregation):
         with errors_of(f"aggregation.{position}", step):
-            states[state_key(position)] = contract.ask_initial_state(step, federation.server_view(1))
+            states[state_key(position)] = contract.ask_initial_state(step, federation.server_view(1, group))
     return {key: state for key, state in states.items() if state}

@@ -18,6 +18,7 @@ from crfl_core.training import aggregator_contract as contract
 
 if TYPE_CHECKING:
     from crfl_core.training.aggregation_chain import ChainResult, States
+    from crfl_core.training.fixed_answers import FixedAnswers
     from crfl_core.training.session import RoundPlan
 
 
@@ -26,7 +27,7 @@ def optimise(
 ) -> ChainResult:
     """Return the change of the model in place of the aggregate, in terms of the same updates."""
     if isinstance(optimiser, FixedRate):
-        rate = ask_rate(optimiser, plan.facts)
+        rate = ask_rate(optimiser, plan.facts, plan.server.answers)
         return replace(apply_step(result, OptimiserResult(rate)), server_rate=rate)
     current = plan.seen_from(start)
     state = before.get(STATE_KEY, {})
@@ -94,17 +95,21 @@ def momentum_notes(
 
 def nominal_rate(optimiser: ServerOptimiser, plan: RoundPlan) -> float:
     """Return the server's rate as far as it is known before a round; 1 if it is not."""
-    return ask_rate(optimiser, plan.facts) if isinstance(optimiser, FixedRate) else 1.0
+    return ask_rate(optimiser, plan.facts, plan.server.answers) if isinstance(optimiser, FixedRate) else 1.0
 
 
-def ask_rate(optimiser: FixedRate, facts: RoundFacts) -> float:
-    """Ask an optimiser for the rate of a round, which must be finite and not negative."""
+def ask_rate(optimiser: FixedRate, facts: RoundFacts, answers: FixedAnswers | None = None) -> float:
+    """Ask an optimiser for the rate of a round, finite and not negative; with `answers` the same as before."""
     who = PluginMethod("server.optimiser", optimiser, "rate")
-    with method_errors(who), guard_inputs(who, facts):
-        rate = optimiser.rate(facts)
-    if not isinstance(rate, int | float) or not 0 <= rate < math.inf:
-        raise PluginFailure(f"{who} must return a finite number of at least 0, found {rate!r}")
-    return float(rate)
+
+    def rate() -> float:
+        with method_errors(who), guard_inputs(who, facts):
+            found = optimiser.rate(facts)
+        if not isinstance(found, int | float) or not 0 <= found < math.inf:
+            raise PluginFailure(f"{who} must return a finite number of at least 0, found {found!r}")
+        return float(found)
+
+    return rate() if answers is None else answers.ask(who, facts, rate)
 
 
 def ask_step(optimiser: ServerOptimiser, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:

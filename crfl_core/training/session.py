@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from crfl_core.plugin_api.aggregator import CapStage, FixedStage, LinearAggregator, mix_clients
 from crfl_core.plugin_api.plugin_errors import errors_of
+from crfl_core.plugin_api.server_optimiser import FixedRate
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.records import schedules
 from crfl_core.records.round import Clients, Round, RoundFacts
 from crfl_core.records.run_context import RunContext
+from crfl_core.training import aggregator_contract as contract
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.models import bind_model
+from crfl_core.training.server_optimiser import ask_rate
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.engine import Engine
@@ -98,6 +102,18 @@ class Session:
         finally:
             self.engine.close()
 
+    def ask_fixed_answers(self) -> None:
+        """Ask every step that sees no update for its answers in all rounds, so that no later answer can differ."""
+        federation = self.federation
+        before: Clients | None = None
+        for number in range(1, federation.config.rounds + 1):
+            clients = federation.participation.participants(number)
+            if clients is before and not asks_for_rounds(federation.servers[0]):
+                continue
+            before = clients
+            for plan in self.plan_round(number, is_run=False):
+                ask_fixed_steps(plan.server, plan.facts)
+
     def plan_round(self, number: int, *, is_run: bool) -> tuple[RoundPlan, ...]:
         """Plan round `number` for every group: of the run itself, or else with all clients honest."""
         federation = self.federation
@@ -126,3 +142,24 @@ class Session:
             )
             plans.append(plan)
         return tuple(plans)
+
+
+def asks_for_rounds(server: ServerSteps) -> bool:
+    """Ask whether a step without sight of the updates may answer differently in every round."""
+    return isinstance(server.optimiser, FixedRate) or any(isinstance(step, FixedStage) for step in server.aggregation)
+
+
+def ask_fixed_steps(server: ServerSteps, facts: RoundFacts) -> None:
+    """Ask the steps of a round that come before all steps that look at the updates, and the server's rate."""
+    for step in server.aggregation:
+        if isinstance(step, CapStage):
+            contract.ask_caps(step, facts.clients, server.answers)
+        elif isinstance(step, FixedStage):
+            mixing = contract.ask_mixing(step, facts, server.answers)
+            facts = replace(facts, clients=mix_clients(facts.clients, mixing.matrix))
+        elif isinstance(step, LinearAggregator):
+            contract.ask_weights(step, facts.clients, server.answers)
+        else:
+            break
+    if isinstance(server.optimiser, FixedRate):
+        ask_rate(server.optimiser, facts, server.answers)

@@ -243,7 +243,7 @@ def nominal_weights(plan: RoundPlan) -> Tensor:
     optimiser = plan.server.optimiser
     rate = 1.0 if optimiser is None else nominal_rate(optimiser, plan)
     if isinstance(rule, LinearAggregator):
-        return rate * contract.ask_weights(rule, plan.clients)
+        return rate * contract.ask_weights(rule, plan.clients, plan.server.answers)
     samples = torch.from_numpy(plan.clients.samples).double()
     return rate * samples / samples.sum()
 

@@ -225,7 +225,7 @@ class Shown(Aggregator):
 
     def prepare(self, server: ServerView) -> State:
         assert server.root is None
-        return {"seen": torch.zeros(len(server.clients), dtype=torch.int64)}
+        return {"seen": torch.zeros(server.federation_size, dtype=torch.int64)}
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         assert updates.round.server.root is None

@@ -72,13 +72,21 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
     judged = ledger.facts.rejects or any(not record.accepted and record.failed is None for record in ledger.rounds)
     replaced = next((record.weights_from for record in ledger.rounds if record.weights_from != "chain"), None)
     watching = ledger.facts.watching
+    reserved = next((name for name, kept in ledger.facts.reserve.items() if kept.from_clients), None)
     crossing = ""
+    remedy = "remove the plugin"
     if judged:
         crossing = "a plugin judges rounds"
     elif replaced:
         crossing = f"weights are replaced by {replaced}"
     elif watching:
         crossing = f"hooks of {watching[0]!r} see all groups"
+    elif reserved:
+        crossing = f"reserve.{reserved} is drawn from the samples of all clients"
+        remedy = f"give it a dataset of its own: reserve.{reserved}.dataset"
+    elif ledger.facts.scaling_fitted:
+        crossing = f"scaling {ledger.facts.scaling!r} is fitted to the samples of all clients"
+        remedy = "use a scaling with a fixed range, such as dataset.scaling = 'unit-range'"
     members = ledger.facts.groups.members if ledger.facts.groups is not None else ()
     sizes = sorted({len(group) for group in members})
     failed = ledger.failed_groups
@@ -87,8 +95,8 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
             "nothing crosses groups",
             "failed" if crossing else "held",
             crossing or "rules, states, noise and streams are each group's own",
-            "no plugin that sees several groups",
-            "remove the plugin" if crossing else "",
+            "nothing that follows from several groups' clients",
+            remedy if crossing else "",
         ),
         Check(
             "groups are frozen before round 1",

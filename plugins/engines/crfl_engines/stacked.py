@@ -241,8 +241,7 @@ class Stacked(Engine):
     def _cut(self, task: TrainingTask) -> list[slice]:
         clients = len(task.clients)
         room = MAX_STACK_PARAMETERS // (task.starts.shape[-1] * max(self.models, len(task.starts)))
-        size = max(1, min(self.chunk_clients, room, -(-clients // self.parts)))
-        return [slice(first, min(first + size, clients)) for first in range(0, clients, size)]
+        return task.parts(max(1, min(self.chunk_clients, room, -(-clients // self.parts))))
 
     def _alone(self, task: TrainingTask, part: slice) -> LocalUpdates:
         assert self._job is not None
