@@ -6,6 +6,7 @@ memory. An engine may count the votes of some samples elsewhere; `count_on_sets`
 
 from __future__ import annotations
 
+import copy
 import secrets
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -118,10 +119,14 @@ def group_votes(models: VotingModels, features: Tensor, ballot: Votes) -> GroupV
     parameters = models.parameters
     ballots = np.zeros((len(features), len(parameters)), np.int64)
     gaps = np.zeros(ballots.shape)
-    for rows, logits in models.model.logits_in_parts(parameters.double(), features):  # (G, b, C)
-        ballots[rows] = logits.argmax(-1).T.cpu().numpy()
-        best = logits.topk(2, dim=-1).values
-        gaps[rows] = (best[..., 0] - best[..., 1]).T.cpu().numpy()
+    # The core's own model computes every group's logits apart from the others'; others answer for one group at a time.
+    together = len(parameters) if models.model.facts.linear else 1
+    for first in range(0, len(parameters), together):
+        groups = slice(first, first + together)
+        for rows, logits in copy.deepcopy(models.model).logits_in_parts(parameters[groups].double(), features):
+            ballots[rows, groups] = logits.argmax(-1).T.cpu().numpy()  # of (G, b, C)
+            best = logits.topk(2, dim=-1).values
+            gaps[rows, groups] = (best[..., 0] - best[..., 1]).T.cpu().numpy()
     ballots[:, models.failed] = 0
     gaps[:, models.failed] = 0.0
     return GroupVotes(**vars(ballot), ballots=ballots, gaps=gaps)

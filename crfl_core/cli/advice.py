@@ -36,6 +36,8 @@ class Recipe:
     """How many natural owners the data have, each of whom is a client; None: samples are dealt to clients."""
     curator: int | None = None
     """How many samples a trusted curator needs."""
+    scaling: str | None = None
+    """Scaling of the dataset that follows from no sample; None: that of the dataset."""
 
 
 RECIPES = {
@@ -54,8 +56,9 @@ RECIPES = {
     ),
     "loan": Recipe(
         ('{ type = "random-fourier", outputs = 1000 }',),
-        "Fixed random features. The range by which columns are scaled is declared to be public.",
+        "Fixed random features. The ranges by which columns are scaled are declared.",
         owners=51,
+        scaling="unit-range",
     ),
 }
 
@@ -394,10 +397,11 @@ def federation_lines(answers: Answers, way: Advice, name: str) -> list[str]:
     recipe = answers.recipe
     sizes = sorted({1, answers.number})
     curated = recipe.curator is not None and answers.model == "linear"
+    scaling = "" if recipe.scaling is None else f", scaling = {json.dumps(recipe.scaling)}"
     return [
         f"name = {json.dumps(name)}",
         f"rounds = {way.rounds}",
-        *([f"dataset = {{ type = {json.dumps(answers.dataset)} }}"] if answers.data is None else []),
+        *([f"dataset = {{ type = {json.dumps(answers.dataset)}{scaling} }}"] if answers.data is None else []),
         partition_line(answers),
         *([f"reserve = {{ curator = {recipe.curator} }} # samples that no client holds"] if curated else []),
         *way.settings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,12 @@ from crfl_core.records.random_streams import Streams
 class Partitioner(Plugin):
     """Splits the training samples over the clients, every sample to exactly one.
 
-    The partitioner decides the number of clients, by an option or from the data.
+    The partitioner decides the number of clients, by an option or from the data. `deals_pool` says that it deals out
+    one pool, so that no sample was a client's before. Otherwise what is drawn from all samples, such as a reserve,
+    follows from what every client brings, and refuses certificates that count groups.
     """
+
+    deals_pool: ClassVar[bool] = False
 
     @abstractmethod
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:

@@ -49,12 +49,14 @@ class ModuleModel(BoundModel):
         if {id(parameter) for parameter in module.parameters()} & {id(parameter) for parameter in another.parameters()}:
             raise OptionError("type", "two modules share parameters: make all layers anew in every call of build()")
         self._untouched = module
+        self._batching = Batching()
         self.layout = Layout(tuple((name, tuple(p.shape)) for name, p in module.named_parameters()))
         self.facts = ModelFacts(linear=False, convex=False, bias=True)
 
     def __deepcopy__(self, memo: dict[int, object]) -> ModuleModel:
         """Return a copy with modules of its own, which have computed nothing."""
-        memo |= {id(self._untouched): self._untouched, id(self._threads): threading.local()}
+        memo |= {id(shared): shared for shared in (self._untouched, self._batching)}
+        memo[id(self._threads)] = threading.local()
         same = object.__new__(type(self))
         vars(same).update(copy.deepcopy(vars(self), memo))
         return same
@@ -88,11 +90,11 @@ class ModuleModel(BoundModel):
     def _own(self) -> ModuleCalls:
         """Return the module of this thread."""
         if not hasattr(self._threads, "calls"):
-            self._threads.calls = ModuleCalls(self._own_module(), self.layout)
+            self._threads.calls = ModuleCalls(self._new_module, self.layout, self._batching)
         calls: ModuleCalls = self._threads.calls
         return calls
 
-    def _own_module(self) -> nn.Module:
+    def _new_module(self) -> nn.Module:
         """Return a copy of the module before any computation; it shares the parameters, which no computation reads."""
         shared: dict[int, object] = {id(parameter): parameter for parameter in self._untouched.parameters()}
         try:
@@ -153,6 +155,13 @@ def check_buffers(module: nn.Module, build: Callable[[int], nn.Module]) -> None:
             )
 
 
+class Batching:
+    """Whether `vmap` can batch a module, which all copies of a model share; None until the first call of any."""
+
+    def __init__(self) -> None:
+        self.is_possible: bool | None = None
+
+
 class ModuleCalls:
     """Functions of one module for many models and clients. Only one call at a time: it puts parameters into the module.
 
@@ -160,11 +169,13 @@ class ModuleCalls:
     own.
     """
 
-    def __init__(self, module: nn.Module, layout: Layout) -> None:
+    def __init__(self, new_module: Callable[[], nn.Module], layout: Layout, batching: Batching) -> None:
+        module = new_module()
+        self._new_module = new_module
         self._module = module
         self._layout = layout
         self._buffers = [(buffer, buffer._version) for buffer in module.buffers()]
-        self._is_batched: bool | None = None
+        self._batching = batching
         self._batched_gradient = vmap(
             vmap(grad(self._loss), in_dims=(0, 0, 0, 0)),
             in_dims=(0, None, None, None),
@@ -215,9 +226,10 @@ class ModuleCalls:
 
     def is_batched(self, flat: Tensor, x: Tensor) -> bool:
         """Return whether `vmap` can batch the module, found out once, with one model and one sample, each twice."""
-        if self._is_batched is None and len(x):
-            self._is_batched = self._try_batching(flat.detach(), x.detach())
-        return self._is_batched is not False
+        if self._batching.is_possible is None and len(x):
+            trial = ModuleCalls(self._new_module, self._layout, self._batching)  # the module here has no call more
+            self._batching.is_possible = trial._try_batching(flat.detach(), x.detach())
+        return self._batching.is_possible is not False
 
     def _try_batching(self, flat: Tensor, x: Tensor) -> bool:
         models = flat.expand(2, 2, -1)

@@ -108,7 +108,7 @@ class GroupFacts(LedgerRecord):
 class ReservedFacts(SetFacts):
     """Samples that the server reserved, and the plugins that use them.
 
-    `from_clients`: they were drawn from the samples of all clients, before these got the others.
+    `from_clients`: they were drawn from samples that clients brought, and not from a pool before it was dealt out.
     """
 
     from_clients: bool = False

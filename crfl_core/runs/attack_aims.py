@@ -173,7 +173,7 @@ def take_aim(statement: Statement, clean: World, features: Tensor, federation: F
     if statement.certificate.groups:
         return aim_at_votes(statement, clean, guarantee, certified, replays)
     parameters = torch.from_numpy(clean.model_of_round(clean.ledger.facts.rounds)).to(features)
-    parts = federation.model.logits_in_parts(parameters[None], features)
+    parts = federation.new_model().logits_in_parts(parameters[None], features)
     logits = torch.cat([logits[0] for _, logits in parts]).double().cpu().numpy()
     aim = aim_at_margins(statement, clean, logits, guarantee, certified)
     return replace(aim, size=size, attackers=aim.attackers * replays)
@@ -284,7 +284,7 @@ def prepare_attack(statement: Statement, aim: Aim, number: int, clean: World, fe
             blocks["bias"][label] += sign
     direction /= direction.norm()
     start = federation.start.parameters.to(direction)
-    poison = PoisonAim(federation.maps, federation.model, start, direction, federation.data.facts.domain)
+    poison = PoisonAim(federation.maps, federation.new_model(), start, direction, federation.data.facts.domain)
     return Steering(
         clients=aim.attackers[number],
         rounds=aim.rounds,

@@ -51,7 +51,7 @@ class Voter:
         drawn = vote_streams(self.session.federation.config, self.directory)
         federation = replace(self.session.federation, streams=drawn)
         electorate = VotingModels(
-            federation.model,
+            federation.new_model(),
             read_parameters(self.directory, federation),
             drawn,
             cache(partial(self._train_continuations, replace(self.session, federation=federation))),

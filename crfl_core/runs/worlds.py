@@ -118,7 +118,7 @@ class Replays:
         def collect(request: VoteRequest, settings: VoteSettings) -> Votes:
             continue_run = partial(self._continue_run, found, drawn)
             failed = found.ledger.failed_groups
-            models = VotingModels(self.federation.model, found.parameters, drawn, continue_run, failed)
+            models = VotingModels(self.federation.new_model(), found.parameters, drawn, continue_run, failed)
             return collect_votes(models, {"clean": (tests.features, tests.labels)}, request, settings)["clean"]
 
         def model_of_round(number: int) -> Array:

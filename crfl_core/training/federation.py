@@ -282,12 +282,19 @@ def run_facts(federation: Federation) -> RunFacts:
         reserve={
             name: ReservedFacts(
                 **dict(kept.facts),
-                from_clients=not isinstance(getattr(config.reserve, name), ReserveSamples),
+                from_clients=draws_from_clients(federation, name),
                 used_by=tuple(plugins_using_reserve(config, name, fitted)),
             )
             for name, kept in federation.reserve.items()
         },
     )
+
+
+def draws_from_clients(federation: Federation, reserve: str) -> bool:
+    """Ask whether a reserve was drawn from samples that were clients' before; else the server had them."""
+    config = federation.config
+    drawn = not isinstance(getattr(config.reserve, reserve), ReserveSamples)
+    return drawn and federation.data.complete and not type(config.partition).deals_pool
 
 
 def group_facts(federation: Federation) -> GroupFacts | None:

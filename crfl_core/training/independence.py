@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from crfl_core.errors import CrflError, PluginFailure
+from crfl_core.errors import CrflError, PluginFailure, wrap_failures
 from crfl_core.plugin_api.local_algorithm import StatefulAlgorithm
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_api.softmax_regression import LinearModel
@@ -134,6 +135,8 @@ def check_groups_apart(session: Session) -> None:
     federation = session.federation
     if len(federation.participation.members) == 1:
         return
+    with wrap_failures(f"model {federation.config.model.full_name} cannot be copied, as every group needs its own"):
+        copy.deepcopy(federation.model)
     if not trains_apart(federation):
         check_training_apart(federation)
     if not plugins_watching_rounds(federation.config):  # which refuse the certificate, and cannot be copied

@@ -22,6 +22,7 @@ from crfl_core.extend import (
     LocalStep,
     ModuleModel,
     PluginError,
+    PluginFailure,
     State,
     StepDirection,
     hookimpl,
@@ -99,6 +100,10 @@ def test_what_an_instance_keeps_is_gone_in_the_next_call(what: str, groups: Any,
         model = {"type": "keeping", "hidden": [5], "locked": what != "model"}
         config |= {"training": TRAINING, "model": model, "evaluation": {"every": 1}}
     plugins: dict[str, Any] = {"remembering": Remembering, "keeping": KeepingModel}
+    if groups is not None and what == "model that cannot be copied":
+        with pytest.raises(PluginFailure, match="cannot be copied, as every group needs its own"):
+            crfl_core.run(config, out=tmp_path / "run", plugins=plugins)
+        return
     assert crfl_core.run(config, out=tmp_path / "run", plugins=plugins).ledger.rounds
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
@@ -11,6 +13,8 @@ from crfl_core.extend import Data, OptionError, Partitioner, Streams
 
 class RandomPartitioner(Partitioner):
     """Partitioners that split samples over a given number of clients."""
+
+    deals_pool: ClassVar[bool] = True
 
     clients: int = Field(20, ge=1, description="number of clients in the federation")
 
