@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+from crfl_engines.ray.cluster import is_reachable
 from crfl_engines.ray.worker_pool import MAX_TRIES, PartQueue, WorkerPool
 from pydantic import PrivateAttr
 
@@ -184,3 +186,25 @@ def test_a_part_that_costs_one_worker_after_the_other_stops_the_run() -> None:
         shift.requeue([0, 1] if attempt == 0 else [1], "no memory")
     with pytest.raises(RunError, match=r"3 workers were lost with the same part, 64 to 99 \(no memory\)"):
         shift.requeue([1], "no memory")
+
+
+def test_a_cluster_that_went_away_is_a_sentence(
+    two_nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself ends the process a minute after its control store was killed, without a word of what to do."""
+    for module in ("worker_pool", "engine"):
+        monkeypatch.setattr(f"crfl_engines.ray.{module}.is_reachable", lambda _: False)
+    for name in ("LOOK_SECONDS", "GONE_SECONDS"):
+        monkeypatch.setattr(f"crfl_engines.ray.worker_pool.{name}", 0.0)
+    said = "the control store of the Ray cluster at .* does not answer any more: start the cluster again"
+    with pytest.warns(CrflWarning, match=said), pytest.raises(RunError, match=said) as caught:
+        crfl_core.run(CONFIG | {"engine": two_nodes.engine()}, out=tmp_path / "run")
+    assert any("resume with `crfl run" in note for note in caught.value.__notes__)
+
+
+def test_a_cluster_is_reachable_while_it_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert is_reachable(address)
+    assert not is_reachable(address)
+    assert not is_reachable("")

@@ -24,6 +24,8 @@ HOST_AND_PORT = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d{1,5})")
 SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME
 """How a connection of HTTP/2 begins on both sides (RFC 9113, section 3.4); a server's first frame has the same type."""
+PROBE_SECONDS = 2.0
+"""Seconds that a cluster may take to accept a connection."""
 ANSWER_SECONDS = 10.0
 """Seconds that a machine may take to answer at all."""
 
@@ -59,6 +61,8 @@ class Connection:
         self._users = 0
         self._is_own = False
         self._printed: Any = None
+        self.address = ""
+        """Where the control store of the cluster is, `host:port`, while this process is connected."""
 
     def acquire(self, wish: ClusterRequest) -> None:
         """Connect, unless this process is connected. Raises `OptionError` if there is no such cluster."""
@@ -72,6 +76,7 @@ class Connection:
                 self._is_own = True
                 self._printed = replace_printer(ray, print_nothing)
             self._users += 1
+            self.address = str(ray.get_runtime_context().gcs_address)
 
     def release(self) -> None:
         """Disconnect after the last user."""
@@ -103,7 +108,7 @@ def connect(ray: Any, wish: ClusterRequest) -> None:
         check_answers(wish.address)
         try:
             join(ray, wish.address)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             said = str(error).strip().partition("\n")[0]
             raise OptionError(
                 "address",
@@ -152,6 +157,21 @@ def check_answers(address: str) -> None:
         ) from error
     if answer[3:4] != SETTINGS_FRAME[3:4]:
         raise OptionError("address", f"the server at {address} is not Ray: give the port of `ray start --head`")
+
+
+def gone_message(address: str) -> str:
+    """Return what to say about a cluster that does not answer any more."""
+    return f"the control store of the Ray cluster at {address} does not answer any more: start the cluster again"
+
+
+def is_reachable(address: str) -> bool:
+    """Return whether a process listens at an address, `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS):
+            return True
+    except (OSError, ValueError, OverflowError):
+        return False
 
 
 def check_same(ray: Any, address: str) -> None:

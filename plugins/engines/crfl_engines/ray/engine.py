@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field, PrivateAttr
 
-from crfl_core.extend import Clients, CountingTask, Engine, Job, LocalUpdates, PartialCount, TrainingTask
-from crfl_engines.ray.cluster import CONNECTION, ClusterRequest, available_processors, import_ray
+from crfl_core.extend import Clients, CountingTask, CrflWarning, Engine, Job, LocalUpdates, PartialCount, TrainingTask
+from crfl_engines.ray.cluster import (
+    CONNECTION,
+    ClusterRequest,
+    available_processors,
+    gone_message,
+    import_ray,
+    is_reachable,
+)
 
 ADDRESS_FORMS = r"^(auto|local|[^\s:/]+:\d{1,5})$"
 
@@ -94,7 +102,10 @@ class Ray(Engine):
         self._job = None
         if pool is not None:
             try:
-                pool.stop()
+                if is_reachable(CONNECTION.address):
+                    pool.stop()
+                else:
+                    warnings.warn(f"engine: {gone_message(CONNECTION.address)}", CrflWarning, stacklevel=2)
             finally:
                 CONNECTION.release()
 
@@ -109,7 +120,10 @@ class Ray(Engine):
             try:
                 if self.workers is None:
                     wanted = max(1, math.floor(import_ray().cluster_resources().get("CPU", 1)))
-                self._pool = WorkerPool(self._job.specification, wanted, min(self.min_workers, wanted), self.deadline)
+                least = min(self.min_workers, wanted)
+                self._pool = WorkerPool(
+                    self._job.specification, wanted, least, self.deadline, address=CONNECTION.address
+                )
             except BaseException:
                 CONNECTION.release()
                 raise

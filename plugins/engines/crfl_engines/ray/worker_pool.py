@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from crfl_core.extend import CrflError, CrflWarning, PluginFailure, RunError
-from crfl_engines.ray.cluster import import_ray
+from crfl_engines.ray.cluster import gone_message, import_ray, is_reachable
 from crfl_engines.ray.worker import Worker, local_versions
 
 PARTS_PER_WORKER = 2
@@ -20,6 +20,10 @@ PREFETCHED_PARTS = 2
 """Parts that are on their way to this machine while another is used."""
 MAX_TRIES = 3
 """How many workers may be lost with the same part, and how often each may be replaced."""
+LOOK_SECONDS = 5.0
+"""Seconds between two looks for the control store of the cluster."""
+GONE_SECONDS = 20.0
+"""Seconds after which a control store that does not answer is gone. Ray ends all processes after a minute."""
 POLL_SECONDS = 1.0
 """Seconds between two looks at the clock."""
 
@@ -98,12 +102,14 @@ class WorkerPool:
     fewer no longer than the deadline.
     """
 
-    def __init__(self, specification: str, wanted: int, least: int, deadline: float) -> None:
+    def __init__(self, specification: str, wanted: int, least: int, deadline: float, *, address: str) -> None:
         self._ray = import_ray()
         self._specification = self._ray.put(specification)
         self._wanted = wanted
         self._least = least
         self._deadline = deadline
+        self._address = address
+        self._looked = time.monotonic()
         self._workers: list[WorkerHandle] = []
         self._starting: dict[Any, WorkerHandle] = {}
         self._starts_left = (1 + MAX_TRIES) * wanted
@@ -119,6 +125,7 @@ class WorkerPool:
         for _ in range(self._wanted):
             self._start_worker()
         while len(self._workers) < self._wanted:
+            self._check_cluster()
             self._check_enough(self._wanted)
             self._add_workers(self._wait_for(list(self._starting)))
 
@@ -138,6 +145,7 @@ class WorkerPool:
                     if word in calls and word in calls[word].calls:
                         self._collect(calls[word], word, shift)
                 yield from self._fetch_next(shift)
+                self._check_cluster()
                 self._check_enough(self._least)
         finally:
             for hand in self._workers:
@@ -245,6 +253,17 @@ class WorkerPool:
                     raise RunError(f"engine: workers die before they begin ({first_sentence(error)})") from error
             else:
                 self._workers.append(hand)
+
+    def _check_cluster(self) -> None:
+        """Raise `RunError` if the control store is gone: Ray itself would end this process without a word."""
+        if time.monotonic() < self._looked + LOOK_SECONDS:
+            return
+        gone = time.monotonic() + GONE_SECONDS
+        while not is_reachable(self._address):
+            if time.monotonic() > gone:
+                raise RunError(f"engine: {gone_message(self._address)}")
+            time.sleep(POLL_SECONDS)
+        self._looked = time.monotonic()
 
     def _check_enough(self, needed: int) -> None:
         """Raise `RunError` if there were too few workers for too long."""
