@@ -6,6 +6,7 @@ import ast
 import configparser
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -197,3 +198,40 @@ def test_a_clean_environment_runs_the_default(clean_venv: Path, tmp_path: Path) 
     result = crfl("run", "run.yaml")
     assert result.returncode == 2
     assert result.stderr == ("error: run.yaml: reading YAML needs PyYAML: pip install 'crfl[yaml]', or write TOML\n")
+
+
+def make_venv(folder: Path, *options: str) -> CompletedProcess[str]:
+    """Let make create `.venv` with what this folder alone has."""
+    make = shutil.which("make")
+    assert make is not None
+    target = f"{folder / 'venv'}/bin/python"
+    command = [make, *options, f"VENV={folder / 'venv'}", target]
+    alone = {"PATH": str(folder), "LC_ALL": "C"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=alone)
+
+
+@pytest.mark.parametrize("name", ["python3.11", "python3.13", "python3", "python"])
+def test_make_finds_any_python_that_is_new_enough(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).symlink_to(sys.executable)
+    assert f"\n{name} -m venv " in make_venv(tmp_path, "--dry-run").stdout
+
+
+def test_make_passes_over_a_python_that_does_not_work(tmp_path: Path) -> None:
+    (tmp_path / "python3.11").write_text("#!/bin/sh\nexit 127\n")
+    (tmp_path / "python3.11").chmod(0o755)
+    (tmp_path / "python3").symlink_to(sys.executable)
+    assert "\npython3 -m venv " in make_venv(tmp_path, "--dry-run").stdout
+
+
+def test_make_says_what_it_needs_if_there_is_no_python(tmp_path: Path) -> None:
+    done = make_venv(tmp_path)
+    assert done.returncode == 2
+    assert "no Python 3.11 or newer with venv was found: name one, as in make demo PYTHON=" in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_the_linter_before_a_commit_is_the_one_of_the_tests() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    version = re.search(r"rev: v(\S+)", hooks)
+    assert version is not None
+    assert f"ruff=={version[1]}\n" in (ROOT / "constraints.txt").read_text(encoding="utf-8")
