@@ -92,8 +92,8 @@ def run(
     refuse_sweep(config)
     with output.redirect_plugin_output():
         registry = Registry()
-        changes = [*(overrides or ()), *([] if start_from is None else [execution.start_override(start_from)])]
-        loaded = load_config(config, overrides=changes, registry=registry)
+        settings = [*(overrides or ()), *([] if start_from is None else [execution.start_override(start_from)])]
+        loaded = load_config(config, overrides=settings, registry=registry)
         path = out or execution.default_path(loaded.config)
         try:
             with execution.locate_errors(loaded), previewing() if dry_run else nullcontext():

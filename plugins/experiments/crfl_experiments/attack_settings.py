@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
-MOST_NUMBERS = 6
-"""Longer lists of clients or rounds without a pattern are shortened."""
+from crfl_core.reporting.verdict import numbers_text
+
+MOST_VALUES = 6
+"""Of more different values the first two and the last are named."""
 
 
 class AttackSettings(NamedTuple):
@@ -51,23 +52,6 @@ SETTLED_BY = {"attackers": {"attack.clients"}, "rounds": {"attack.rounds", "roun
 """The keys of a config that a sweep varies if cells should differ in these settings."""
 
 
-def numbers_text(word: str, numbers: Sequence[int]) -> str:
-    """Write numbers of clients or rounds in a few words.
-
-    >>> numbers_text("round", [1, 2, 3]), numbers_text("client", [4]), numbers_text("round", [2, 4])
-    ('rounds 1-3', 'client 4', 'rounds 2, 4')
-    """
-    found = sorted(numbers)
-    many = f"{word}s"
-    if len(found) < 2:
-        return f"{word} {found[0]}" if found else f"no {word}"
-    if all(after == before + 1 for before, after in pairwise(found)):
-        return f"{many} {found[0]}-{found[-1]}"
-    if len(found) > MOST_NUMBERS:
-        return f"{many} {found[0]}, {found[1]}, ..., {found[-1]}"
-    return f"{many} {', '.join(map(str, found))}"
-
-
 def attack_lines(attacks: Iterable[AttackSettings | None], varied: Collection[str]) -> list[str]:
     """Return the attacks of several runs on one line, after a warning if they differ and no `varied` key says so.
 
@@ -103,6 +87,6 @@ def difference_note(attacks: Sequence[AttackSettings], varied: Collection[str]) 
 def either(values: Sequence[str]) -> str:
     """Join different values with "or"; of many the first two and the last."""
     different = list(dict.fromkeys(values))
-    if len(different) > MOST_NUMBERS:
+    if len(different) > MOST_VALUES:
         different = [*different[:2], "...", different[-1]]
     return " or ".join(different)
