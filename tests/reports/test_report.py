@@ -47,7 +47,13 @@ def test_curves_have_every_digit_of_the_metrics(report: Path, run_directory: Pat
 def test_the_summary_tells_who_attacked_and_what_is_certified(report: Path) -> None:
     text = report.read_text(encoding="utf-8")
     assert "50 clients with" in text
-    assert "Attack: model-replacement, 1 attacker (client 0), round 10, scale 10." in text
+    assert "Attack: model-replacement: 1 attacker (client 0), round 10, scale 10." in text
+
+
+def test_the_verdict_is_the_first_line_of_the_summary(report: Path, run_directory: Path) -> None:
+    run = crfl_core.load(run_directory)
+    summary = report.read_text(encoding="utf-8").partition('id="summary-title">Summary</h2>')[2]
+    assert summary.startswith(f'<p class="verdict">{run.verdict}</p>')
 
 
 def test_every_certificate_has_a_row_of_its_own_proofs_first(report: Path) -> None:
@@ -202,7 +208,7 @@ def test_a_folder_shows_nested_runs_means_over_seeds_and_attackers(folder: Path)
     text = (folder / "report.html").read_text(encoding="utf-8")
     mean = (runs["attacked-0"].metrics.accuracy + runs["attacked-1"].metrics.accuracy) / 2
     assert f'data-number="{mean!r}"' in text
-    assert "model-replacement, 1 attacker (client 0), round 5, scale 10" in text
+    assert "model-replacement: 1 attacker (client 0), round 5, scale 10" in text
     assert "different attacks" in text
     assert text.count('<tr class="best">') == 2  # the best of the attacked, and of those that were not
 

@@ -15,6 +15,7 @@ from crfl_experiments.sweeps.expressions import is_number
 from crfl_experiments.sweeps.values import toml_inline
 
 from crfl_core.reporting import config_diff
+from crfl_core.reporting.verdict import attack_text
 from crfl_reports.pages import words
 from crfl_reports.pages.figure_data import number
 from crfl_reports.pages.markup import Cell, Html, Part, element, glossary_term, join_parts, sortable_table
@@ -48,9 +49,15 @@ def experiments_of(runs: Sequence[RunResult]) -> list[Experiment]:
     made = []
     for places in found.values():
         members = tuple(runs[place] for place in places)
-        attacks = dict.fromkeys(words.attack_text(one.config, one.metrics) for one in members)
+        attacks = dict.fromkeys(attack_of(one) for one in members)
         made.append(Experiment(points[places[0]], members, " or ".join(attacks)))
     return sorted(made, key=lambda one: [natural_key(value) for value in one.settings.values()])
+
+
+def attack_of(run: RunResult) -> str:
+    """Say who attacked a run."""
+    attackers = run.metrics.attackers
+    return "none" if attackers is None else attack_text(attackers, run.metrics.partition.clients)
 
 
 class Measured(NamedTuple):

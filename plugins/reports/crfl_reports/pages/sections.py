@@ -41,7 +41,9 @@ def run_sections(run: RunResult, *, backdoor: Html, closeness: Html) -> Iterator
 
 def summary(run: RunResult) -> Html:
     """Build the summary: a row of measured numbers, a row for every certificate, then sentences."""
-    rows = [number_row("Measured", None, measured(run.metrics))]
+    verdict = run.verdict
+    kind = "verdict" if verdict.startswith("Certified") else "verdict none"
+    rows = [element("p", verdict, class_=kind), number_row("Measured", None, measured(run.metrics))]
     for curve in words.strongest_curves(run.metrics):
         rows.append(number_row(curve.certificate, element("p", rich(words.basis(curve)), class_="note"), cards(curve)))
     sentences = [element("li", sentence) for sentence in words.summary(run)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from crfl_core.certification.levels import LEVEL_WORDS
+from crfl_core.reporting.verdict import attack_text
 
 if TYPE_CHECKING:
-    from crfl_core.config import RunConfig
     from crfl_core.plugin_api.certificate import Check
     from crfl_core.records.ledger import Ledger
     from crfl_core.reporting.metrics import Curve, Metrics
@@ -69,21 +69,7 @@ def attack(run: RunResult) -> str:
         return "No client attacked this run."
     share = found.mean_weight_share
     weight = "" if share is None else f" Their share of the weights that reached the model was {percent(share)}."
-    return f"Attack: {attack_text(run.config, run.metrics)}.{weight}"
-
-
-def attack_text(config: RunConfig, metrics: Metrics) -> str:
-    """Name the attack, its clients, its rounds and its factor."""
-    found = metrics.attackers
-    if config.attack is None or found is None:
-        return "none"
-    names = metrics.partition.clients
-    known = first_few([names[client] for client in found.clients]) if names else ranges(found.clients)
-    clients = "client" if len(found.clients) == 1 else "clients"
-    scale = getattr(config.attack, "scale", None)
-    factor = "" if scale is None else f", scale {scale:g}" if isinstance(scale, int | float) else f", scale “{scale}”"
-    attackers = count_text(len(found.clients), "attacker")
-    return f"{config.attack.configured_as}, {attackers} ({clients} {known}), {rounds(found.rounds)}{factor}"
+    return f"Attack: {attack_text(found, run.metrics.partition.clients)}.{weight}"
 
 
 def quality(metrics: Metrics, ledger: Ledger) -> Iterator[str]:
@@ -216,32 +202,3 @@ def count_text(number: int, noun: str) -> str:
     ('1 client', '1,200 rounds')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def first_few(numbers: Sequence[object], most: int = 6) -> str:
-    """Write some numbers or names, only the first if there are many.
-
-    >>> first_few(range(10))
-    '0, 1, 2, 3, 4, 5, ...'
-    """
-    return ", ".join(map(str, numbers[:most])) + (", ..." if len(numbers) > most else "")
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Write rising whole numbers, neighbours as a range.
-
-    >>> ranges([0, 1, 2]), ranges([3]), ranges([1, 2, 7])
-    ('0-2', '3', '1, 2, 7')
-    """
-    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"{numbers[0]}-{numbers[-1]}"
-    return first_few(numbers)
-
-
-def rounds(numbers: Sequence[int]) -> str:
-    """Write rounds in a few words.
-
-    >>> rounds([30]), rounds([3, 4, 5]), rounds([1, 7])
-    ('round 30', 'rounds 3-5', 'rounds 1, 7')
-    """
-    return f"round{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"
