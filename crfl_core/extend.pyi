@@ -97,6 +97,7 @@ from crfl_core.plugin_api.local_algorithm import StepDirection as StepDirection
 # Certificates: the interface, and the evidence that they read
 from crfl_core.plugin_api.certificate import Certificate as Certificate
 from crfl_core.plugin_api.certificate import Check as Check
+from crfl_core.plugin_api.certificate import CollectiveGuarantee as CollectiveGuarantee
 from crfl_core.plugin_api.certificate import Guarantee as Guarantee
 from crfl_core.plugin_api.certificate import Level as Level
 from crfl_core.plugin_api.certificate import Direction as Direction

@@ -24,6 +24,7 @@ from crfl_core.plugin_api.certificate import (
     Certificate,
     CertificateResult,
     Check,
+    CollectiveGuarantee,
     Direction,
     Guarantee,
     Level,
@@ -66,6 +67,27 @@ class Certifier:
                 continue
             for test_set, answer in votes.items():
                 yield self._certify_level(question, level, test_set, answer)
+
+    def certify_together(
+        self, question: CertificateQuestion, votes: Votes, clients: tuple[int, ...]
+    ) -> CollectiveGuarantee | None:
+        """Return how much of a labelled test set stays right under one set of malicious clients.
+
+        None if the client level is refused, or if the certificate does not know.
+        """
+        certificate = question.certificate
+        with wrap_failures(f"certificate {certificate.full_name} failed in certify_together"):
+            found = certificate.certify_together(self.ledger, votes, question.threat, clients)
+        samples = len(votes.labels)
+        if found is not None:
+            right = [number for number in found.right if number is not None]
+            if found.clients != clients or not len(clients) == len(found.right) == len(found.exact):
+                raise PluginFailure(
+                    f"certificate {certificate.full_name}: certify_together() must answer for {list(clients)}"
+                )
+            if not all(0 <= number <= samples for number in right):
+                raise PluginFailure(f"certificate {certificate.full_name}: right must be 0 to {samples} samples")
+        return found
 
     def _certify_level(
         self, question: CertificateQuestion, level: Level, test_set: str, votes: Votes

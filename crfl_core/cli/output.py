@@ -190,6 +190,7 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
             threat=result.threat.model_dump(mode="json", exclude_none=True),
             needs=result.needs,
             curves=result.curves,
+            collective=result.collective,
             refused=result.refused,
         )
         echo(metrics_json(answer))
@@ -198,11 +199,11 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
     threat = ", ".join(f"{key} = {value}" for key, value in assumed.items())
     head = [f"assumed: attacks in {result.threat.rounds_text}, {threat}", f"recomputed: {RECOMPUTED[result.needs]}"]
     if not full:
-        summary.show_guarantees(console, result.curves, audit, [result.verdict, "", *head, ""], [])
+        summary.show_guarantees(console, result.curves, audit, [result.verdict, "", *head, ""], [], result.collective)
         return
     for line in (result.verdict, *head):
         console.print(line)
-    tables.show_guarantees(console, result.curves, audit)
+    tables.show_guarantees(console, result.curves, audit, result.collective)
 
 
 def show_effect(effect: AttackEffect) -> None:

@@ -75,6 +75,23 @@ class Guarantee:
 
 
 @dataclass(frozen=True)
+class CollectiveGuarantee:
+    """How much of a labelled test set stays right if one set of clients is malicious for all of its samples.
+
+    For each number of `clients`, `right` is how many samples stay right at least, whichever clients these are; None if
+    that was not computed. `exact` says that some such clients leave no more. It is about the test set as a whole, and
+    says of no single prediction that it stays.
+
+    >>> CollectiveGuarantee(clients=(1, 2), right=(95, 80), exact=(True, False)).right
+    (95, 80)
+    """
+
+    clients: tuple[int, ...]
+    right: tuple[int | None, ...]
+    exact: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
 class CertificateResult:
     """Guarantee with all its conditions. The core builds it, not the certificate.
 
@@ -156,6 +173,16 @@ class Certificate(Plugin):
     @abstractmethod
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
         """Return the guarantee for all samples of a test set at once."""
+
+    def certify_together(
+        self,
+        ledger: Ledger,  # noqa: ARG002
+        votes: Votes,  # noqa: ARG002
+        threat: Threat,  # noqa: ARG002
+        clients: tuple[int, ...],  # noqa: ARG002
+    ) -> CollectiveGuarantee | None:
+        """Return how much of a test set stays right under one set of malicious clients; None if nothing is known."""
+        return None
 
     def clean_world(self, threat: Threat) -> str:
         """Return the clean world that the attacked run is compared with."""

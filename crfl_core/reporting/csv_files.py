@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from crfl_core.certification.certifier import Audit
     from crfl_core.plugin_api.certificate import CertificateResult
     from crfl_core.records.ledger import LedgerRecord
-    from crfl_core.reporting.metrics import Curve
+    from crfl_core.reporting.metrics import CollectiveCurve, Curve
     from crfl_core.runs.predict import Prediction
 
 NUMBER_LIST = re.compile(r"\[\n([-+.,eE\d\s]+)\]")  # not within a string, which has no line breaks in JSON
@@ -48,6 +48,18 @@ def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
     writer.writerow(COLUMNS)
     for certified in guarantees:
         writer.writerows(guarantee_rows(certified))
+    return buffer.getvalue().encode()
+
+
+def collective_csv(curves: Sequence[CollectiveCurve]) -> bytes:
+    """Write collective certified accuracy: one row per test set and number of clients; empty if not computed."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(("set", "clients", "of_clients", "collective_certified_accuracy", "exact"))
+    for curve in curves:
+        shares = ("" if share is None else repr(share) for share in curve.collective_accuracy)
+        for clients, share, exact in zip(curve.clients, shares, curve.exact, strict=True):
+            writer.writerow((curve.test_set, clients, curve.of_clients, share, exact))
     return buffer.getvalue().encode()
 
 

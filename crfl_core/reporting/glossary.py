@@ -14,6 +14,8 @@ GLOSSARY: Mapping[str, str] = {
     "certified rate": "Share of test samples whose prediction cannot be changed by the stated attack, right or wrong.",
     "change of an input": "How far an attacker moves a poisoned input: Euclidean norm, in scaled inputs.",
     "clean twin": "The same run, with the same seeds, without the attack.",
+    "collective certified accuracy": "Share of this test set that stays right, whichever clients are malicious, if "
+    "they are the same for all samples. It says of no single prediction that it stays right.",
     "conditional": "The number holds only if an assumption holds that the run contradicts or cannot show.",
     "does not hold": "The record of the run contradicts the assumption: what depends on it is refused, or is marked as "
     "conditional.",

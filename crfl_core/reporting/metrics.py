@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from crfl_core.plugin_api.certificate import CertificateResult, Direction, Guarantee, Level, Statement
+from crfl_core.plugin_api.certificate import (
+    CertificateResult,
+    CollectiveGuarantee,
+    Direction,
+    Guarantee,
+    Level,
+    Statement,
+)
 from crfl_core.records.inputs import is_local
 from crfl_core.records.ledger import Ledger, LedgerRecord
 
@@ -50,6 +57,45 @@ class Curve(LedgerRecord):
     any_round_accuracy: tuple[float, ...] = ()
     any_round_rate: tuple[float, ...] = ()
     by_clients: tuple[tuple[float, ...], ...] = ()
+
+
+class CollectiveCurve(LedgerRecord):
+    """Collective certified accuracy of a certificate on one test set, by the number of malicious clients.
+
+    `collective_accuracy` is the share of all samples that stays right at least if that many of the `of_clients` clients
+    are malicious, the same ones for all samples, whichever these are; None where that was not computed. `exact` says
+    that some such clients leave no more. It is a statement about this test set, and not about a single prediction.
+    """
+
+    certificate: str
+    test_set: str
+    directions: tuple[Direction, ...]
+    conditional: tuple[str, ...]
+    rounds: str
+    samples: int
+    of_clients: int
+    clients: tuple[int, ...]
+    collective_accuracy: tuple[float | None, ...]
+    exact: tuple[bool, ...]
+
+    def sentence(self, clients: int) -> str:
+        """Return the statement for one number of clients."""
+        share = self.collective_accuracy[self.clients.index(clients)]
+        if share is None:
+            return f"not computed for {clients} of the {self.of_clients} clients: too many sets of clients"
+        return (
+            f"at least {floor_percent(share)} of this test set stay right, whichever {clients} of the "
+            f"{self.of_clients} clients {'is' if clients == 1 else 'are'} malicious"
+        )
+
+
+def floor_percent(share: float) -> str:
+    """Format a share as a percentage, rounded down to one digit.
+
+    >>> floor_percent(0.8039), floor_percent(1.0), floor_percent(0.29)
+    ('80.3 %', '100.0 %', '29.0 %')
+    """
+    return f"{math.floor(share * 1000 + 1e-9) / 10:.1f} %"
 
 
 class Backdoor(LedgerRecord):
@@ -136,6 +182,7 @@ class Metrics(LedgerRecord):
     assumed_attackers: int = 1
     trusted_baseline: TrustedBaseline | None = None
     curves: tuple[Curve, ...]
+    collective: tuple[CollectiveCurve, ...] = ()
     refused: dict[str, str]
     partition: ClassHistogram
 
@@ -206,6 +253,23 @@ def compute_curves(guarantees: Sequence[CertificateResult], radii: Sequence[floa
         largest = np.concatenate([answer.radius for one in alike for answer in (one.guarantee, *one.by_clients)])
         grids[table_key(certified)] = default_grid(largest, certified.level) if radii is None else tuple(radii)
     return tuple(compute_curve(certified, grids[table_key(certified)]) for certified in guarantees)
+
+
+def collective_curve(certified: CertificateResult, found: CollectiveGuarantee, of_clients: int) -> CollectiveCurve:
+    """Return the curve of a collective guarantee; `certified` is that of single predictions."""
+    samples = len(certified.labels)
+    return CollectiveCurve(
+        certificate=certified.certificate,
+        test_set=certified.test_set,
+        directions=certified.directions,
+        conditional=certified.conditional,
+        rounds=certified.rounds,
+        samples=samples,
+        of_clients=of_clients,
+        clients=found.clients,
+        collective_accuracy=tuple(None if right is None else right / samples for right in found.right),
+        exact=found.exact,
+    )
 
 
 def table_key(result: CertificateResult | Curve) -> tuple[str, str]:

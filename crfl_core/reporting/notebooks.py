@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from crfl_core.certification.levels import LEVEL_WORDS
 from crfl_core.errors import ConfigError, suggest_names
 from crfl_core.reporting import csv_files
-from crfl_core.reporting.metrics import Curve, table_key
+from crfl_core.reporting.metrics import CollectiveCurve, Curve, table_key
+from crfl_core.reporting.terminal import collective_sentences
 from crfl_core.reporting.terminal_tables import footnotes, share_columns
 from crfl_core.reporting.verdict import attack_text
 
@@ -104,13 +105,16 @@ def run_html(run: RunResult) -> str:
         facts.append((f"attack success rate (class {metrics.backdoor.target})", f"{metrics.backdoor.success_rate:.3f}"))
     facts.append(("attack", attack_text(metrics.attackers, metrics.partition.clients)))
     head = [f"<b>{escape(run.path.name)}</b>", f"<p>{escape(run.verdict)}</p>"]
-    parts = [*head, html_table([], facts), results_html(metrics.curves, metrics.refused)]
+    parts = [*head, html_table([], facts), results_html(metrics.curves, metrics.refused, metrics.collective)]
     return "\n".join(["<div>", *parts, f"<p><code>{escape(str(run.path))}</code></p>", "</div>"])
 
 
-def results_html(curves: Iterable[Curve], refused: Mapping[str, str]) -> str:
+def results_html(
+    curves: Iterable[Curve], refused: Mapping[str, str], collective: Iterable[CollectiveCurve] = ()
+) -> str:
     """Return the guarantees as HTML: a table for each certificate and level, and refused certificates."""
     parts = [curves_html([*together]) for _, together in groupby(curves, key=table_key)]
+    parts += [f"<p>{escape(line)}</p>" for line in collective_sentences([*collective])]
     parts += [f"<p>certificate {escape(name)} refused: {escape(why)}</p>" for name, why in refused.items()]
     return "\n".join(["<div>", *parts, "</div>"])
 

@@ -16,7 +16,7 @@ from crfl_core.certification.levels import LEVEL_WORDS
 from crfl_core.reporting.verdict import attack_text, run_verdict
 
 if TYPE_CHECKING:
-    from crfl_core.reporting.metrics import Curve, Metrics
+    from crfl_core.reporting.metrics import CollectiveCurve, Curve, Metrics
 
 SCREEN_LINES = 25
 """The screen that a summary has: 80 x 24 with a prompt."""
@@ -29,7 +29,7 @@ def show_summary(console: Console, name: str, metrics: Metrics, audit: Sequence[
     """Print a summary of a finished run on one screen."""
     head = [run_verdict(metrics, audit), "", *model_lines(name, metrics), ""]
     end = [f"run directory: {path}", f"more: crfl show {path} --full, crfl open {path}"]
-    show_guarantees(console, metrics.curves, audit, head, end)
+    show_guarantees(console, metrics.curves, audit, head, end, metrics.collective)
 
 
 def show_guarantees(
@@ -38,11 +38,13 @@ def show_guarantees(
     audit: Sequence[Mapping[str, Any]],
     head: Sequence[str],
     end: Sequence[str],
+    collective: Sequence[CollectiveCurve] = (),
 ) -> None:
     """Print what is certified on the clean test set, between other lines; rows that do not fit are counted."""
     remarks = [*refusal_remarks(audit), *condition_remarks(curves), *list_remarks(audit), *label_remarks(curves)]
     blocks = list(blocks_of(curves))
-    room = SCREEN_LINES - height((*head, *end), console.width)
+    together = collective_block(collective)
+    room = SCREEN_LINES - height((*head, *end), console.width) - (0 if together is None else len(together.rows) + 3)
     if height(remarks, console.width) + sum(len(block.rows) + 1 for block in blocks) > room - 3:
         remarks = [shorten(remark, console.width) for remark in remarks]
     tables, left_out = fit_blocks(blocks, room - min(REMARK_LINES, height(remarks, console.width)) - 3)
@@ -58,6 +60,11 @@ def show_guarantees(
         room -= len(table.rows) + 1
     if left_out:
         console.print(Text(f"{left_out} more row{'s' if left_out > 1 else ''} with --full"))
+    if together is not None:
+        console.print(Text("collective certified accuracy: one set of clients attacks all samples, by", style="bold"))
+        console.print(block_table(together, width, console.width))
+        for sentence in collective_sentences(collective):
+            console.print(Text(sentence), soft_wrap=True)
     show_remarks(console, remarks, room - 3)
     for line in end:
         console.print(Text(line), soft_wrap=True)
@@ -141,6 +148,26 @@ def blocks_of(curves: Iterable[Curve]) -> Iterator[Block]:
         if of_level := [curve for curve in clean if curve.level == level]:
             radii = tuple(sorted({radius for curve in of_level for radius in curve.radii}))
             yield Block(level, radii, tuple(row for curve in of_level for row in rows_of(curve, radii)))
+
+
+def collective_block(curves: Sequence[CollectiveCurve]) -> Block | None:
+    """Return collective certified accuracy as one block; None if there is none."""
+    if not curves:
+        return None
+    clients = tuple(sorted({number for curve in curves for number in curve.clients}))
+    known = [dict(zip(curve.clients, curve.collective_accuracy, strict=True)) for curve in curves]
+    rows = (
+        Row(curve.certificate + ("+" if curve.conditional else ""), curve.rounds, tuple(map(shares.get, clients)))
+        for curve, shares in zip(curves, known, strict=True)
+    )
+    return Block("client", tuple(map(float, clients)), tuple(rows))
+
+
+def collective_sentences(curves: Sequence[CollectiveCurve]) -> Iterator[str]:
+    """Yield the statement of each curve for the largest number of clients for which it was computed."""
+    for curve in curves:
+        known = [number for number, share in zip(curve.clients, curve.collective_accuracy, strict=True) if share]
+        yield f"{curve.certificate}: {curve.sentence(max(known, default=curve.clients[0]))}"
 
 
 def rows_of(curve: Curve, radii: Sequence[float]) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crfl_core.certification.levels import LEVEL_WORDS
-from crfl_core.reporting.metrics import Curve, Metrics, table_key
+from crfl_core.reporting.metrics import CollectiveCurve, Curve, Metrics, table_key
 from crfl_core.reporting.verdict import attack_text, run_verdict
 
 WIDE_TERMINAL_COLUMNS = 100
@@ -37,7 +37,7 @@ def show_results(console: Console, name: str, metrics: Metrics, audit: Sequence[
     """Print the trained model and what is certified about it."""
     console.print(Text(run_verdict(metrics, audit), style="bold"))
     console.print(headline(name, metrics))
-    show_guarantees(console, metrics.curves, audit)
+    show_guarantees(console, metrics.curves, audit, metrics.collective)
 
 
 def show_files(console: Console, path: Path) -> None:
@@ -47,7 +47,12 @@ def show_files(console: Console, path: Path) -> None:
     console.print(Text.assemble("run directory: ", (str(path), "bold")), soft_wrap=True)
 
 
-def show_guarantees(console: Console, curves: Sequence[Curve], audit: Sequence[dict[str, Any]]) -> None:
+def show_guarantees(
+    console: Console,
+    curves: Sequence[Curve],
+    audit: Sequence[dict[str, Any]],
+    collective: Sequence[CollectiveCurve] = (),
+) -> None:
     """Print every assumption, the refused certificates, and what the others guarantee."""
     console.print(audit_table(audit, console.width))
     for entry in audit:
@@ -58,6 +63,22 @@ def show_guarantees(console: Console, curves: Sequence[Curve], audit: Sequence[d
         console.print(curve_table(of_level))
         for note in footnotes(of_level):
             console.print(Text(note, style="yellow"))
+    for one in collective:
+        console.print(collective_table(one))
+        for number in one.clients:
+            console.print(Text(f"  {one.sentence(number)}", style="yellow"), soft_wrap=True)
+
+
+def collective_table(curve: CollectiveCurve) -> RenderableType:
+    """Return collective certified accuracy by the number of malicious clients."""
+    title = f"{curve.certificate}: collective certified accuracy, one set of clients attacks all samples"
+    table = Table(title=title, box=box.SIMPLE, title_justify="left")
+    for heading in ("clients", f"stays right\n{curve.test_set}", "exact"):
+        table.add_column(heading, justify="right")
+    for number, share, exact in zip(curve.clients, curve.collective_accuracy, curve.exact, strict=True):
+        shown = "not computed" if share is None else f"{share:.3f}"
+        table.add_row(str(number), shown, "" if share is None else "yes" if exact else "at least")
+    return table
 
 
 def headline(name: str, metrics: Metrics) -> RenderableType:

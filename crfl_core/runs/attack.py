@@ -273,6 +273,10 @@ def lost_lead(statement: Statement, clean: World, attacked: World) -> float:
     )
     groups = clean.ledger.facts.groups
     assert groups is not None
-    most = 2.0 * sum(sorted(groups.votes, reverse=True)[: statement.threat.attackers])
+    reached = list(groups.votes)
+    if groups.by == "subsets":  # a client reaches all of its groups
+        owned = (zip(groups.members, groups.votes, strict=True) for _ in range(clean.ledger.facts.clients))
+        reached = [sum(votes for group, votes in one if client in group) for client, one in enumerate(owned)]
+    most = 2.0 * sum(sorted(reached, reverse=True)[: statement.threat.attackers])
     lost = np.where(np.isfinite(before), before, 0.0) - np.where(np.isfinite(after), after, 0.0)
     return float(lost.max(initial=0.0) / most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,11 @@ UNCAPPED_LENGTHS = (10.0, 1e12, float("nan"))
 """Lengths of residuals that the server does not cap, from replay to replay, in those of the longest honest update."""
 ABOUT_EQUAL = 0.1
 """Costs of rounds that differ by less, in the largest: the later round is attacked, which training forgets least."""
-SIZE_WORDS = {"client": "malicious client(s)", "sample": "of each attacker's samples", "feature": "of distance"}
+SIZE_WORDS: Mapping[Level, str] = {
+    "client": "malicious client(s)",
+    "sample": "of each attacker's samples",
+    "feature": "of distance",
+}
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,8 @@ def find_obstacle(statement: Statement, ledger: Ledger) -> str:
         return "it is about the average over runs, of which replays show one"
     if threat.clean_world == "scaled" and threat.scale > 1:
         return "attackers who multiply honest updates, too, are not replayed: set threat.clean_world = 'honest'"
+    if statement.level == "backdoor":
+        return "triggers at test time are not tried"
     if statement.allows_any_update(ledger):
         return "" if statement.level == "client" else "attackers may submit anything, which is the client level"
     if not ledger.facts.model_facts.linear:

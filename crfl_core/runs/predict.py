@@ -85,7 +85,7 @@ def predict(run: RunResult, x: NDArray[Any] | str | Path, *, scaled: bool = Fals
         return collect_votes(electorate, {"inputs": (features, unknown)}, request, settings)
 
     classes = predict_classes(electorate, features, facts.groups)
-    return Prediction(classes, certify_all(run.certifier, source).certified, class_names(run))
+    return Prediction(classes, certify_all(run.certifier, source, together=False).certified, class_names(run))
 
 
 def class_names(run: RunResult) -> tuple[str, ...]:

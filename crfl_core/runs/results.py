@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from crfl_core.certification.certifier import Audit, Certifier, VoteSource, build_certifier
+from crfl_core.certification.certifier import Audit, CertificateQuestion, Certifier, VoteSource, build_certifier
 from crfl_core.config import RunConfig, load_config
 from crfl_core.errors import CrflError, PluginError, StoreError
 from crfl_core.plugin_api.certificate import CertificateResult
@@ -24,8 +25,8 @@ from crfl_core.plugin_loading.registry import Registry
 from crfl_core.printable_text import printable
 from crfl_core.records.inputs import DataFacts, Domain
 from crfl_core.records.ledger import Ledger, LedgerRecord
-from crfl_core.reporting.csv_files import audit_entries, certificate_csv, metrics_json, trigger_csv
-from crfl_core.reporting.metrics import Curve, Metrics, compute_curves
+from crfl_core.reporting.csv_files import audit_entries, certificate_csv, collective_csv, metrics_json, trigger_csv
+from crfl_core.reporting.metrics import CollectiveCurve, Curve, Metrics, collective_curve, compute_curves
 from crfl_core.reporting.verdict import run_verdict
 from crfl_core.runs.environment import used_plugins
 from crfl_core.runs.run_directory import CONFIG, RunDirectory
@@ -52,6 +53,7 @@ class CurveMetrics(LedgerRecord):
     """The `metrics.json` of a what-if question, which measures no model: a part of a run's."""
 
     curves: tuple[Curve, ...]
+    collective: tuple[CollectiveCurve, ...] = ()
     refused: dict[str, str]
 
 
@@ -64,11 +66,12 @@ class WhatIfAnswer(CurveMetrics):
 
 @dataclass(frozen=True)
 class Results:
-    """Audits of all certificates, their guarantees, and the curves of the guarantees."""
+    """Audits of all certificates, their guarantees, the curves of these, and collective certified accuracy."""
 
     audits: tuple[Audit, ...]
     certified: tuple[CertificateResult, ...]
     curves: tuple[Curve, ...]
+    collective: tuple[CollectiveCurve, ...]
 
     @property
     def refused(self) -> dict[str, str]:
@@ -93,10 +96,10 @@ class Results:
     def _repr_html_(self) -> str:
         from crfl_core.reporting.notebooks import results_html
 
-        return results_html(self.curves, self.refused)
+        return results_html(self.curves, self.refused, self.collective)
 
     def write(self, directory: RunDirectory, metrics: LedgerRecord | None = None) -> None:
-        """Write a table per certificate, audit.json and metrics.json.
+        """Write the tables of every certificate, audit.json and metrics.json.
 
         metrics.json holds `metrics`, by default only the curves.
         """
@@ -105,8 +108,10 @@ class Results:
                 directory.write(f"certificates/{audit.certificate}.csv", certificate_csv(found))
             if by_clients := [one for one in self.curves if one.certificate == audit.certificate and one.by_clients]:
                 directory.write(f"certificates/{audit.certificate}-by-clients.csv", trigger_csv(by_clients))
+            if together := [one for one in self.collective if one.certificate == audit.certificate]:
+                directory.write(f"collective/{audit.certificate}.csv", collective_csv(together))
         directory.write_json("audit.json", {"certificates": audit_entries(self.audits)})
-        shown = metrics or CurveMetrics(curves=self.curves, refused=self.refused)
+        shown = metrics or CurveMetrics(curves=self.curves, collective=self.collective, refused=self.refused)
         directory.write("metrics.json", metrics_json(shown).encode() + b"\n")
 
 
@@ -115,13 +120,17 @@ def certify_all(
     source: VoteSource,
     radii: Sequence[float] | None = None,
     watch: Callable[[CertificateResult], None] | None = None,
+    *,
+    together: bool = True,
 ) -> Results:
     """Answer all questions of a certifier, one after the other.
 
-    `watch` is called with each guarantee as soon as it exists.
+    `watch` is called with each guarantee as soon as it exists. Without `together` there is no collective certified
+    accuracy, which may take seconds.
     """
     found: list[CertificateResult] = []
     shown: list[Curve] = []
+    collective: list[CollectiveCurve] = []
     for question in certifier.questions:
         answers = source(question.request, question.settings) if question.needs_votes else {}
         own = []
@@ -129,9 +138,30 @@ def certify_all(
             if watch is not None:
                 watch(certified)
             own.append(certified)
+        curves = compute_curves(own, radii)
         found += own
-        shown += compute_curves(own, radii)
-    return Results(tuple(question.audit for question in certifier.questions), tuple(found), tuple(shown))
+        shown += curves
+        if together:
+            collective += certify_together(certifier, question, own, curves, answers)
+    audits = tuple(question.audit for question in certifier.questions)
+    return Results(audits, tuple(found), tuple(shown), tuple(collective))
+
+
+def certify_together(
+    certifier: Certifier,
+    question: CertificateQuestion,
+    certified: Sequence[CertificateResult],
+    curves: Sequence[Curve],
+    answers: Mapping[str, Votes],
+) -> Iterator[CollectiveCurve]:
+    """Yield collective certified accuracy on the clean test set, at the numbers of clients of the curve."""
+    for one, curve in zip(certified, curves, strict=True):
+        if (one.level, one.test_set) != ("client", "clean"):
+            continue
+        clients = tuple(int(radius) for radius in curve.radii if 1 <= radius < math.inf and radius == int(radius))
+        collective = certifier.certify_together(question, answers[one.test_set], clients)
+        if collective is not None and clients:
+            yield collective_curve(one, collective, certifier.ledger.facts.clients)
 
 
 class RunResult:
@@ -219,7 +249,7 @@ class RunResult:
     @cached_property
     def certified(self) -> tuple[CertificateResult, ...]:
         """Return every guarantee, computed again from ledger, votes and threat."""
-        return certify_all(self.certifier, self.votes).certified
+        return certify_all(self.certifier, self.votes, together=False).certified
 
     @property
     def distances(self) -> tuple[float, ...]:

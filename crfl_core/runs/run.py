@@ -268,6 +268,7 @@ def certify_run(session: Session, directory: RunDirectory) -> None:
         assumed_attackers=certifier.threat.attackers,
         trusted_baseline=measure_trusted_baseline(federation),
         curves=results.curves,
+        collective=results.collective,
         refused=results.refused,
     )
     results.write(directory, metrics)

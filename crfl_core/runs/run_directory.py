@@ -13,6 +13,7 @@ model.safetensors    the clipped final aggregate, before any test noise
 resample/            models of rounds before noise, from which continuations start, and the continued models
 votes/<digest>.npz   one file per vote request
 certificates/*.csv   one file per certificate: a row per level, test set and sample
+collective/*.csv     collective certified accuracy by the number of malicious clients, if a certificate has it
 audit.json           every assumption of every certificate
 metrics.json         all numbers of the tables, and the classes of every client
 figures/             partition.svg and partition.png: the same as a picture
@@ -57,6 +58,8 @@ VOTE_SEED = "votes/seed.json"
 RunState = Literal["training", "trained", "finished"]
 Arrays = Mapping[str, NDArray[Any]]
 
+CERTIFICATE_TABLES = ("certificates/{}.csv", "certificates/{}-by-clients.csv", "collective/{}.csv")
+"""Tables of a certificate: its samples, numbers of clients and triggers, and collective certified accuracy."""
 UNSAVED_ANSWER = ".what-if-"
 """How the names of folders begin in which an answer is put together that will be saved."""
 
@@ -145,7 +148,7 @@ class RunDirectory(RecordedDirectory):
         """List the tables of the certificates that the config names."""
         tables = self.read_tables("certificates")
         titles = {str(table.get("name") or str(table.get("type")).rpartition(":")[2]) for table in tables}
-        return [f"certificates/{title}.csv" for title in titles]
+        return [pattern.format(title) for title in titles for pattern in CERTIFICATE_TABLES]
 
     def read_tables(self, key: str) -> list[dict[str, Any]]:
         """Read a list of tables of the config; nothing if it cannot be read."""

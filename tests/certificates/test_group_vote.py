@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from crfl_core import RunResult
 from crfl_core.extend import AttackerView, GroupVotes, State, hookimpl
 from tests.oracle import contents, federation_of, tiny
 
+Crfl = Callable[..., CompletedProcess[str]]
 PARTITION = {"type": "iid", "clients": 9}
 
 
@@ -239,3 +242,46 @@ def test_an_interrupted_run_resumes_bit_for_bit(tmp_path: Path) -> None:
         crfl_core.run(config, out=tmp_path / "cut", trackers=[Stopping()])
     again = crfl_core.resume(tmp_path / "cut")
     assert contents(again.path) == contents(whole.path)
+
+
+def test_collective_accuracy_stands_beside_that_of_single_predictions(tmp_path: Path, crfl: Crfl) -> None:
+    """It has a name of its own wherever it is shown, and is never below the other one."""
+    run = trained(grouped(), tmp_path / "run")
+    (curve,) = run.metrics.collective
+    single = next(one for one in run.metrics.curves if one.test_set == "clean")
+    known = dict(zip(single.radii, single.certified_accuracy, strict=True))
+    assert curve.clients == tuple(number for number in single.radii if number >= 1)
+    assert all(curve.exact)
+    shares = [share for share in curve.collective_accuracy if share is not None]
+    assert all(share >= known[number] for number, share in zip(curve.clients, shares, strict=True))
+    assert any(share > known[number] for number, share in zip(curve.clients, shares, strict=True))
+    sentence = f"stay right, whichever {curve.clients[-1]} of the 9 clients are malicious"
+    assert sentence in crfl("show", run.path).stdout
+    assert sentence in crfl("show", run.path, "--full").stdout
+    assert "group-vote: collective certified accuracy at clients 1" in crfl("compare", run.path, "--json").stdout
+    assert sentence in run._repr_html_()
+    table = (run.path / "collective" / "group-vote.csv").read_text().splitlines()
+    assert table[0] == "set,clients,of_clients,collective_certified_accuracy,exact"
+    assert table[1] == f"clean,1,9,{shares[0]!r},True"
+    assert (run.path / "certificates" / "group-vote.csv").read_text().count("\n") == 121  # samples are elsewhere
+    run.plot("collective")
+
+
+def test_a_what_if_question_about_radii_answers_collectively_as_well(tmp_path: Path) -> None:
+    run = trained(grouped(), tmp_path / "run")
+    answer = crfl_core.certify(run, overrides=["evaluation.radii=[2, 3]"])
+    (curve,) = answer.collective
+    known = dict(zip(run.metrics.collective[0].clients, run.metrics.collective[0].collective_accuracy, strict=True))
+    assert curve.clients == (2, 3)
+    assert curve.collective_accuracy == (known[2], known[3])
+
+
+def test_no_set_of_clients_leaves_less_than_the_collective_accuracy(tmp_path: Path) -> None:
+    run = trained(grouped(), tmp_path / "clean")
+    (curve,) = run.metrics.collective
+    for number, clients in enumerate([[0], [1, 5], [2, 3, 7]]):
+        attack = {"type": "turning", "clients": clients, "rounds": [1, 2, 3, 4]}
+        attacked = trained(grouped(attack=attack), tmp_path / str(number), turning=Turning)
+        share = curve.collective_accuracy[curve.clients.index(len(clients))]
+        assert share is not None
+        assert attacked.metrics.accuracy >= share

@@ -23,7 +23,7 @@ def test_it_writes_what_is_asked_for_in_every_format(finished_run: Path, crfl: C
 def test_without_names_it_draws_all_that_can_be_drawn_and_names_the_rest(finished_run: Path, crfl: Crfl) -> None:
     done = crfl("plot", finished_run)
     assert {f"figures/{name}.png" for name in ("curves", "rounds", "samples", "flips")} <= {*done.stdout.split()}
-    assert done.stderr == "not drawn: closeness, matrix; --figure NAME says why\n"
+    assert done.stderr == "not drawn: collective, closeness, backdoor, matrix; --figure NAME says why\n"
 
 
 def test_the_run_directory_stays_as_it_is(finished_run: Path, crfl: Crfl) -> None:

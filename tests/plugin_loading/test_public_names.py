@@ -79,6 +79,7 @@ EXTEND = [
     "Check",
     "ClientUpdates",
     "Clients",
+    "CollectiveGuarantee",
     "ConfigArgument",
     "ConfigError",
     "CountVotes",

@@ -14,6 +14,12 @@ from crfl_core.certification.formulas._arrays import Array
 from crfl_core.certification.formulas.backdoor import trigger_radius
 from crfl_core.certification.formulas.ball import ball_gradient_bound, ball_room, ball_smoothness
 from crfl_core.certification.formulas.budget import budget_per_unit_drift, tradeoff_budget
+from crfl_core.certification.formulas.collective import (
+    CollectiveCount,
+    Leads,
+    collective_count,
+    plurality_leads,
+)
 from crfl_core.certification.formulas.confidence import (
     Bounds,
     clopper_pearson_lower,
@@ -203,6 +209,10 @@ __all__ = [
     # votes of groups
     "group_radius",
     "membership_radius",
+    "Leads",
+    "plurality_leads",
+    "CollectiveCount",
+    "collective_count",
     "certified_groups",
     "weighted_group_radius",
     "ensemble_count",

@@ -13,6 +13,7 @@ from crfl_certificates.capped import UPDATE_CAP
 from crfl_certificates.grouped import GroupCertificate, check_disjoint, isolation_checks
 from crfl_core.extend import (
     Check,
+    CollectiveGuarantee,
     DriftBound,
     GroupFacts,
     GroupVotes,
@@ -93,6 +94,26 @@ class GroupVote(GroupCertificate):
             costs = formulas.group_costs(own, able)
             stood = formulas.group_radius(cast.ballots, classes, np.broadcast_to(costs, cast.ballots.shape))
         return self.guarantee_from_counts(counts, np.minimum(stood, float(len(candidates_of(groups, named)))))
+
+    def certify_together(
+        self, ledger: Ledger, votes: Votes, threat: Threat, clients: tuple[int, ...]
+    ) -> CollectiveGuarantee:
+        """Return how many samples stay right, whichever clients are malicious; `refine` plays no part in it."""
+        cast = votes.expect(GroupVotes)
+        groups = ledger.facts.groups
+        assert groups is not None
+        named = None if self.candidates == "all" or isinstance(threat.clients, int) else threat.clients
+        reached = membership_table(groups, named)
+        if groups.by != "subsets":  # clients of one group reach no more than one of them
+            reached = np.eye(len(reached), dtype=np.bool_)[:, reached.any(axis=1)]
+        leads = formulas.plurality_leads(cast.ballots, votes.labels, ledger.facts.classes, reached, groups.votes)
+        counts = [formulas.collective_count(leads, number) for number in clients]
+        disjoint = groups.by != "subsets"
+        return CollectiveGuarantee(
+            clients,
+            tuple(count.right for count in counts),
+            tuple(count.exact and disjoint for count in counts),
+        )
 
 
 def candidates_of(groups: GroupFacts, named: tuple[int, ...] | None) -> list[int]:

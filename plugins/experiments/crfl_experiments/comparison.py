@@ -11,7 +11,7 @@ import csv
 import io
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -229,7 +229,26 @@ def measures_of(runs: Sequence[Run]) -> list[Measure]:
         for place, radius in enumerate(choose_radii(common_radii(curves), question.level)):
             name = f"{question.certificate}: certified accuracy at {question.radius_name} {radius:g}"
             found.append(Measure(name, partial(accuracy_at_radius, question=question, radius=radius), place == 0))
+    found += collective_measures(runs)
     return found
+
+
+def collective_measures(runs: Sequence[Run]) -> Iterator[Measure]:
+    """Yield collective certified accuracy at a few numbers of clients, of every certificate."""
+    curves = [curve for run in runs for curve in run.numbers.metrics.collective]
+    for certificate in dict.fromkeys(curve.certificate for curve in curves):
+        clients = sorted({number for curve in curves if curve.certificate == certificate for number in curve.clients})
+        for place, number in enumerate(choose_radii(clients, "client")):
+            name = f"{certificate}: collective certified accuracy at clients {number}"
+            yield Measure(name, partial(collective_accuracy, certificate=certificate, clients=int(number)), place == 0)
+
+
+def collective_accuracy(run: RunNumbers, certificate: str, clients: int) -> float | None:
+    """Return the collective certified accuracy of a run; None if it has none for this number of clients."""
+    for curve in run.metrics.collective:
+        if curve.certificate == certificate and clients in curve.clients:
+            return curve.collective_accuracy[curve.clients.index(clients)]
+    return None
 
 
 def backdoor_success(run: RunNumbers) -> float | None:

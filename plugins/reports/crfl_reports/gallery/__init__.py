@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from crfl_core.errors import ConfigError, suggest_names
 from crfl_reports.figures import Grid, Panels
 from crfl_reports.gallery.backdoor import backdoor
-from crfl_reports.gallery.curves import build_curves
+from crfl_reports.gallery.curves import build_collective, build_curves
 from crfl_reports.gallery.inputs import flips, samples
 from crfl_reports.gallery.matrix import matrix
 from crfl_reports.gallery.run_groups import only
@@ -43,6 +43,7 @@ def partition(runs: Sequence[RunResult]) -> Figure:
 
 FIGURES = {
     "curves": Drawing("certified accuracy and rate against the radius or the number of clients", build_curves),
+    "collective": Drawing("collective certified accuracy beside that of single predictions", build_collective),
     "rounds": Drawing("accuracy and attack success rate in every round", rounds),
     "weights": Drawing("the weights p_i that reached the model in every round, attackers marked", weights),
     "partition": Drawing("who holds how many samples of which class", partition),

@@ -27,6 +27,30 @@ def build_curves(runs: Sequence[RunResult]) -> Panels:
     return curve_panels(found, [bands(together), *labels(one for run in runs for one in run.metrics.curves)])
 
 
+def build_collective(runs: Sequence[RunResult]) -> Panels:
+    """Return a panel with collective certified accuracy and certified accuracy against the number of clients."""
+    together = groups(runs)
+    lines = []
+    for group in together:
+        stored = [{one.certificate: one for one in run.metrics.collective} for run in group.runs]
+        for name in [name for name in stored[0] if all(name in one for one in stored)]:
+            curves = [one[name] for one in stored]
+            clients = sorted(set.intersection(*(set(one.clients) for one in curves)))
+            joint = [[one.collective_accuracy[one.clients.index(number)] for number in clients] for one in curves]
+            known = [place for place in range(len(clients)) if all(shares[place] is not None for shares in joint)]
+            title = group.named(f"{name}, collective")
+            x = [float(clients[place]) for place in known]
+            lines.append(band_line(title, x, [[shares[place] or 0.0 for place in known] for shares in joint]))
+        for (name, level, test_set), alike in align_curves(group).items():
+            if (level, test_set) == ("client", "clean") and all(name in one for one in stored):
+                title = group.named(f"{name}, each prediction")
+                lines.append(band_line(title, alike[0].radii, [one.certified_accuracy for one in alike]))
+    if not lines:
+        raise ConfigError(f"{runs[0].path}: has no collective certified accuracy, which 'group-vote' computes")
+    panel = Panel(lines, RADIUS["client"], "share of samples that stay right", y_range=(0, 1), steps=True)
+    return Panels([panel], title=bands(together))
+
+
 def answer_curves(stated: Sequence[Curve]) -> Panels:
     """Return the panels of one answer to a what-if question."""
     if not stated:

@@ -49,7 +49,7 @@ Key = tuple[str, str, str]
 def tables(directory: RunDirectory) -> Iterator[CertificateResult]:
     """Yield the guarantees of a run as its tables have them, in their order."""
     for name in sorted(directory.digests):
-        if name.startswith("certificates/"):
+        if name.startswith("certificates/") and not name.endswith("-by-clients.csv"):
             yield from guarantees(directory, name)
 
 

@@ -17,14 +17,15 @@ from crfl_reports.pages.markup import Html, element, figure_place, glossary_term
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.certificate import Check, Level
-    from crfl_core.reporting.metrics import Curve, Metrics
+    from crfl_core.reporting.metrics import CollectiveCurve, Curve, Metrics
     from crfl_core.runs.results import RunResult
 
 
 def run_sections(run: RunResult, *, backdoor: Html, closeness: Html) -> Iterator[tuple[str, str, Html]]:
     """Yield the name, the title and the content of every section, in order."""
     yield "summary", "Summary", summary(run)
-    yield "certified", "What is certified", figure_place("curves", "Certified accuracy and rate")
+    certified = [figure_place("curves", "Certified accuracy and rate"), *map(collective, run.metrics.collective)]
+    yield "certified", "What is certified", join_parts(certified)
     yield "explorer", "What if? The threat explored", explorer()
     yield "training", "Training", training()
     if run.distances:
@@ -70,6 +71,20 @@ def cards(curve: Curve) -> Iterator[tuple[str, Html, str]]:
     for at, value in words.shown_radii(curve):
         told = join_parts([name, f", {words.radius(at, curve.level)}"])
         yield f"{curve.certificate}-{at:g}", told, words.percent(value)
+
+
+def collective(curve: CollectiveCurve) -> Html:
+    """Build the table of collective certified accuracy, with its sentences."""
+    rows = [element("tr", *(element("th", name) for name in ("malicious clients", "samples that stay right", "")))]
+    for number, share, exact in zip(curve.clients, curve.collective_accuracy, curve.exact, strict=True):
+        shown = "not computed" if share is None else words.percent(share)
+        told = curve.sentence(number) + (": exact" if exact else "")
+        rows.append(element("tr", element("td", str(number)), element("td", shown), element("td", told)))
+    said = (
+        f"Collective certified accuracy of {curve.certificate} on the {curve.test_set} test set: the malicious clients "
+        "are the same for all samples. It says of no single prediction that it stays right."
+    )
+    return join_parts([element("p", said), element("table", *rows)])
 
 
 def explorer() -> Html:
