@@ -162,6 +162,37 @@ def check_state_survives_a_checkpoint(case: Case[AggregationStep]) -> None:
         )
 
 
+@check_for(AggregationStep)
+def check_federations_do_not_meet(case: Case[AggregationStep]) -> None:
+    """Rounds give the same answers in turn with those of another federation, whose updates are much longer."""
+    count = case.once(round_size)
+    plays, others = (
+        [round_of(factor * gaussian(count, 6, seed=seed + number), number=number) for number in range(1, 5)]
+        for seed, factor in ((0, 1.0), (10, 1e3))
+    )
+    alone = list(play_rounds(case.fresh(), plays))
+    before = zip(play_rounds(case.fresh(), others), play_rounds(case.fresh(), plays), strict=True)
+    after = zip(play_rounds(case.fresh(), plays), play_rounds(case.fresh(), others), strict=True)
+    in_turn = [*(found for _, found in before), *(found for found, _ in after)]
+    for updates, kept, found in zip(2 * plays, 2 * alone, in_turn, strict=True):
+        if what := difference(kept, found):
+            raise CheckFailed(
+                "the same answers beside another federation in the same process",
+                f"that in round {updates.round.number} {what}",
+                "return everything that the next round needs in `state`, and keep nothing on the class or in the "
+                "module: the groups of a run are such federations",
+            )
+
+
+def play_rounds(step: AggregationStep, plays: list[ClientUpdates]) -> Iterator[RuleResult | AppliedStage]:
+    """Yield the answers of a step to one round after the other."""
+    state = prepare_state(step, plays[0])
+    for updates in plays:
+        result = run_step(step, updates, state)
+        state = result.state
+        yield result
+
+
 def demand_answer(case: Case[AggregationStep], situation: str, updates: ClientUpdates) -> None:
     """Fail unless the step returns a finite answer of the right shape."""
     try:

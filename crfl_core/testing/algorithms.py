@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,8 @@ PARAMETERS = 7
 STEPS = 4
 RATE = 0.1
 CLOSE = 1e-9
+HOSTILE = (1e3, math.nan)
+"""Factors of the models of other clients, which must not matter."""
 
 
 @usage_of(LocalAlgorithm)
@@ -74,6 +78,13 @@ def sample_models(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     return goal.to(dtype), start.to(dtype)
 
 
+def scale_others(models: Tensor, factor: float) -> Tensor:
+    """Return models, (R, n, P), of which all but that of the last client and replica are multiplied by a factor."""
+    scaled = factor * models
+    scaled[-1, -1] = models[-1, -1]
+    return scaled
+
+
 def free_algorithm(case: Case[LocalAlgorithm]) -> LocalAlgorithm:
     """Return the algorithm, or skip if the core makes its steps."""
     if isinstance(case.plugin, ProximalAlgorithm):
@@ -109,13 +120,25 @@ def check_clients_and_models_do_not_mix_directions(case: Case[LocalAlgorithm]) -
                     f"others, by {gap:.3g}",
                     "work along the last axis only: (R, n, P) are R models of n clients",
                 )
+    alone = run_steps(algorithm, goal[-1:, -1:], start[-1:, -1:])
+    for factor in HOSTILE:
+        beside = run_steps(algorithm, scale_others(goal, factor), scale_others(start, factor))[:, -1:, -1:]
+        if not bool(((beside - alone).abs() <= CLOSE * (1.0 + alone.abs())).all()):
+            raise CheckFailed(
+                f"the same directions beside clients whose models are {factor:g} times as large",
+                "others",
+                "work along the last axis only, without a sum, norm or maximum over clients or models",
+            )
 
 
 @check_for(LocalAlgorithm)
 def check_every_round_begins_anew(case: Case[LocalAlgorithm]) -> None:
-    """With an empty state the first steps are the same again: nothing is kept on the instance."""
+    """With an empty state the first steps are the same again, also after much longer gradients: nothing is kept."""
     algorithm = free_algorithm(case)
-    first = run_steps(algorithm, *sample_models())
+    goal, start = sample_models()
+    first = run_steps(algorithm, goal, start)
+    for long in (algorithm, case.fresh()):
+        run_steps(long, HOSTILE[0] * goal, start)
     if found := difference(first, run_steps(algorithm, *sample_models())):
         raise CheckFailed("the same first steps in every round", f"that {found}", "return what you keep in `state`")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from crfl_core.errors import OptionError, PluginFailure
 from crfl_core.plugin_api.model import BoundModel, GradientSteps, Model
 from crfl_core.records.inputs import DataFacts, Domain
-from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, usage_of
+from crfl_core.testing.suite import Case, CheckFailed, Skipped, check_for, difference, usage_of
 from crfl_core.training.models import check_linear
 
 KINDS_OF_DATA = {
@@ -27,6 +28,8 @@ LARGE_IMAGES = {
 }
 """Tried only for a model that fits nothing smaller."""
 MODEL_TOLERANCE = 1e-8
+HOSTILE = (1e3, math.nan)
+"""Factors of the models of other clients, which must not matter."""
 
 
 @usage_of(Model)
@@ -134,11 +137,40 @@ def check_clients_and_padding_do_not_mix(case: Case[Model]) -> None:
             rows = slice(client, client + 1)
             alone = bound.gradient(parameters[:, rows], x[rows], y[rows], weights[rows])
             demand_close("a client's gradient", together[:, rows], alone, "treat clients independently")
+        for factor in HOSTILE:
+            others = factor * parameters
+            others[:, -1] = parameters[:, -1]
+            beside = bound.gradient(others, x, y, weights)[:, -1:]
+            what = f"gradient beside models {factor:g} times as large"
+            demand_close(what, beside, alone, "treat clients independently, without a sum or maximum over them")
         padded = x.clone()
         padded[weights == 0] = 0.9
         demand_close(
             "gradients", together, bound.gradient(parameters, padded, y, weights), "multiply each loss by its weight"
         )
+
+
+@check_for(Model)
+def check_keeps_nothing_between_calls(case: Case[Model]) -> None:
+    """A model answers the same after much larger models and such that are not finite, and so does a copy of it."""
+    fix = "keep nothing on the model, on its class or in a module"
+    for facts, bound in build_models(case):
+        parameters, x, y, weights = sample_problem(bound, facts)
+        try:
+            used = copy.deepcopy(bound)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise CheckFailed("a model that copy.deepcopy copies: groups have one each", what, fix) from error
+
+        def answers(model: BoundModel, models: Tensor) -> tuple[Tensor, Tensor]:
+            return model.gradient(models, x, y, weights), model.logits(models[:, 0], x[0])  # noqa: B023 - called here
+
+        first = answers(used, parameters)
+        for factor in HOSTILE:
+            answers(used, factor * parameters)
+        for model in (used, copy.deepcopy(bound)):
+            if found := difference(first, answers(model, parameters)):
+                raise CheckFailed("the same answers whatever was asked before", f"that {found}", fix)
 
 
 @check_for(Model)

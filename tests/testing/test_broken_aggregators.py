@@ -240,6 +240,26 @@ class Diary(Aggregator):
         return RuleResult(mean + offset, even(updates.values), offset=offset)
 
 
+class ForgettingDiary(Aggregator):
+    """Weighs by the longest round since the last round 1, in a diary that all instances share."""
+
+    pages: ClassVar[list[float]] = []
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        if updates.round.number == 1:
+            self.pages.clear()
+        self.pages.append(float(updates.values.double().norm()))
+        return weighted(updates.values, even(updates.values) / (1.0 + max(self.pages)))
+
+
+class Unkeyed(LinearAggregator):
+    """Draws weights that no key decides."""
+
+    def weights(self, clients: Clients) -> Tensor:
+        drawn = torch.rand(len(clients), dtype=torch.float64)
+        return drawn / drawn.sum()
+
+
 class HalfTheTruth(Aggregator):
     """Forgets in its breakdown that an attacker also takes its honest update away."""
 
@@ -287,6 +307,7 @@ RULES: dict[str, list[tuple[Plugin, str]]] = {
         (Pickling(), "state['seen'] must be a tensor, found list"),
         (Diary(), "after another run"),
     ],
+    "federations_do_not_meet": [(ForgettingDiary(), "the groups of a run"), (Diary(), "in round 2")],
     "a_resumed_run_ends_the_same": [(Remembering(), "the same run, interrupted or not")],
     "memory_grows_with_the_updates_alone": [
         (AllPairs(), "values @ values.T"),
@@ -305,7 +326,10 @@ RULES: dict[str, list[tuple[Plugin, str]]] = {
     ],
     "full_weights_agree_with_weights": [(Understating(), "each client's largest weight")],
     "notes_are_numbers": [(Wordy(), "notes['mood'] must be a finite number, found 'good'")],
-    "fixes_weights": [(SinglePrecision(), "torch.float32")],
+    "fixes_weights": [
+        (SinglePrecision(), "torch.float32"),
+        (Unkeyed(), "the same weights whenever they are asked for"),
+    ],
     "breakdown_grows_with_attackers": [(Falling(), "a drift that falls: [0.0, 3.0, 1.0]")],
     "respects_breakdown": [(Optimistic(), "by 1 attackers"), (HalfTheTruth(), "by 1 attackers")],
 }

@@ -52,6 +52,24 @@ class Sociable(LocalAlgorithm):
         return StepDirection(step.gradient.mean(1, keepdim=True).expand_as(step.gradient))
 
 
+class Scaling(LocalAlgorithm):
+    """Divides by the largest number of all clients, if it is large."""
+
+    def direction(self, step: LocalStep, state: State) -> StepDirection:
+        return StepDirection(step.gradient / step.gradient.abs().nan_to_num().max().clamp(min=1e2))
+
+
+class Startled(LocalAlgorithm):
+    """Makes shorter steps ever after it has seen one long gradient."""
+
+    _startled: list[bool] = PrivateAttr(default_factory=list)
+
+    def direction(self, step: LocalStep, state: State) -> StepDirection:
+        if bool((step.gradient.norm(dim=-1) > 1e2).any()):
+            self._startled.append(True)
+        return StepDirection(step.gradient / (1.0 + bool(self._startled)))
+
+
 class Remembering(LocalAlgorithm):
     """Keeps its velocity for the next round."""
 
@@ -110,8 +128,14 @@ BROKEN: dict[str, list[tuple[Plugin, str]]] = {
         (Dividing(), "guard divisions"),
         (Moving(), "changed what it was given"),
     ],
-    "clients_and_models_do_not_mix_directions": [(Sociable(), "work along the last axis only")],
-    "every_round_begins_anew": [(Remembering(), "return what you keep in `state`")],
+    "clients_and_models_do_not_mix_directions": [
+        (Sociable(), "work along the last axis only"),
+        (Scaling(), "without a sum, norm or maximum"),
+    ],
+    "every_round_begins_anew": [
+        (Remembering(), "return what you keep in `state`"),
+        (Startled(), "return what you keep in `state`"),
+    ],
     "keeps_a_vector_of_the_model_under_each_name": [
         (Forgetful(), "must return ['variate'], found ['other']"),
         (Unguarded(), "`distance` is 0 without steps"),

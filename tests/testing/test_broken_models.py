@@ -67,6 +67,23 @@ class Leaking(Regression):
         return found.mean(1, keepdim=True).expand_as(found)
 
 
+class Peaked(Regression):
+    """Subtracts the largest number of all clients, if it is large."""
+
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        peak = parameters.nan_to_num().max().clamp(min=1e2) - 1e2
+        return super().gradient(parameters / (1.0 + peak), x, y, weights)
+
+
+class Startled(Regression):
+    """Answers otherwise once it has seen a large model."""
+
+    def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        if bool((parameters.abs() > 1e2).any()):
+            self._startled = True
+        return super().gradient(parameters, x, y, weights) / (1.0 + hasattr(self, "_startled"))
+
+
 class Hurried(Regression):
     """Trains with other clients' rates."""
 
@@ -141,6 +158,7 @@ MODELS: dict[str, tuple[type[LinearModel | Regression], str]] = {
     "votes_are_counted_by_the_largest_logit": (Miscounting, "leave count_votes() as it is"),
     "gradient_is_that_of_the_loss": (Steep, "the slope of the weighted cross-entropy"),
     "clients_and_padding_do_not_mix": (Leaking, "treat clients independently"),
+    "keeps_nothing_between_calls": (Startled, "keep nothing on the model"),
     "local_steps_follow_the_gradient": (Hurried, "compare step() with gradient()"),
     "gradients_of_samples_add_up": (Doubling, "take one gradient per sample"),
     "linear_models_are_the_cores_own": (Amplified, "declare linear=False"),
@@ -149,7 +167,9 @@ MODELS: dict[str, tuple[type[LinearModel | Regression], str]] = {
     "threads_do_not_disturb_each_other": (Absentminded, "keep nothing on the instance while it works"),
     "operator_norm_is_a_norm": (Constant, "the largest singular value"),
 }
-CLASSES: dict[str, type[LinearModel | Regression]] = {model.__name__: model for model, _ in MODELS.values()}
+CLASSES: dict[str, type[LinearModel | Regression]] = {model.__name__: model for model, _ in MODELS.values()} | {
+    "Peaked": Peaked
+}
 
 
 class Batched(BoundUnitBall):
@@ -220,6 +240,7 @@ MAP_CLASSES: dict[str, type[BoundUnitBall]] = {bound.__name__: bound for bound, 
 FITTED = "fitting_twice_gives_the_same"
 
 EXAMPLES: list[tuple[str, Plugin, str]] = [
+    ("clients_and_padding_do_not_mix", Broken().with_name("Peaked"), "beside models 1000 times as large"),
     *((check, Broken().with_name(model.__name__), word) for check, (model, word) in MODELS.items()),
     *((check, BrokenMap().with_name(bound.__name__), word) for check, (bound, word) in MAPS.items()),
     (FITTED, Forgetful(), "draw from a seed"),
