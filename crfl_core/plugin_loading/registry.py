@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,16 @@ from crfl_core.plugin_api import KINDS, LOCAL, OWN_DISTRIBUTION
 from crfl_core.plugin_api.command import Command
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
     from crfl_core.plugin_api.base import Plugin
+    from crfl_core.records.round import ClientUpdates, State
+
+    WeighingFunction = Callable[[ClientUpdates], Tensor | NDArray[np.float64]]
+    LocalPlugin = type[Plugin] | WeighingFunction
+    """Plugin of Python code: a class, or a function that weighs updates as a `WeightedRule` does."""
 
 KIND_OF_GROUP = {kind.group: name for name, kind in KINDS.items()}
 """The kind of plugins in every entry-point group."""
@@ -71,14 +81,50 @@ class DeclaredEntryPoints(NamedTuple):
     broken: list[PluginListing]
 
 
+def plugin_class(name: str, plugin: LocalPlugin) -> type[Plugin]:
+    """Return the class of a plugin of Python code: a function becomes a `WeightedRule`. Raises `PluginError`."""
+    from crfl_core.plugin_api.base import Plugin
+
+    if isinstance(plugin, type) and issubclass(plugin, Plugin):
+        return plugin
+    if not inspect.isroutine(plugin) or not takes_one_argument(plugin):
+        raise PluginError(
+            f"plugins: {name!r} must be a class of a plugin, or a function that takes the updates of a round and "
+            f"returns their weights, found {plugin!r}"
+        )
+    from crfl_core.plugin_api.aggregator import WeightedRule
+
+    weigh: WeighingFunction = plugin
+
+    class FunctionRule(WeightedRule):
+        __doc__ = inspect.getdoc(plugin) or f"Rule that weighs updates by the function `{plugin.__name__}`."
+
+        def weigh(self, updates: ClientUpdates, state: State) -> Tensor | NDArray[np.float64]:  # noqa: ARG002
+            return weigh(updates)
+
+    FunctionRule.__name__ = plugin.__name__
+    FunctionRule.__qualname__ = plugin.__qualname__
+    FunctionRule.__module__ = plugin.__module__
+    return FunctionRule
+
+
+def takes_one_argument(function: Callable[..., object]) -> bool:
+    """Return whether a function can be called with one positional argument."""
+    try:
+        inspect.signature(function).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 class Registry:
-    """The installed plugins, and classes that Python code adds under names that it chooses.
+    """The installed plugins, and classes or functions that Python code adds under names that it chooses.
 
     LenientRegistry entry points imports nothing. A class is imported when a config names it, or for a full listing.
     """
 
-    def __init__(self, local: Mapping[str, type[Plugin]] | None = None) -> None:
-        self._local = dict(local or {})
+    def __init__(self, local: Mapping[str, LocalPlugin] | None = None) -> None:
+        self._local = {name: plugin_class(name, plugin) for name, plugin in (local or {}).items()}
         self._allow: Sequence[str] | None = None
         self._run_directory: Path | None = None
         self._loaded: dict[tuple[str, str, str], type[Plugin]] = {}

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.plugin_loading.registry import LocalPlugin
     from crfl_core.records.round import Layout
     from crfl_core.records.threat import Threat
     from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
@@ -292,7 +292,7 @@ class RunResult:
         return run_html(self)
 
 
-def load(path: str | Path, *, plugins: Mapping[str, type[Plugin]] | None = None, trust: bool = False) -> RunResult:
+def load(path: str | Path, *, plugins: Mapping[str, LocalPlugin] | None = None, trust: bool = False) -> RunResult:
     """Open a finished run.
 
     Its directory may come from another person, so third-party code that its config names is imported only with

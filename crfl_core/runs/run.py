@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from crfl_core.plugin_api.base import Plugin
     from crfl_core.plugin_api.engine import Job
     from crfl_core.plugin_api.tracker import Tracker
+    from crfl_core.plugin_loading.registry import LocalPlugin
     from crfl_core.training.features import FittedMaps
 
 
@@ -55,7 +56,7 @@ def run(  # noqa: PLR0913  # as many options as people may give
     overrides: Sequence[str] = (),
     out: str | Path | None = None,
     force: bool = False,
-    plugins: Mapping[str, type[Plugin]] | None = None,
+    plugins: Mapping[str, LocalPlugin] | None = None,
     trackers: Sequence[Tracker] = (),
     twin: RunResult | None = None,
     progress: bool | None = None,
@@ -64,9 +65,10 @@ def run(  # noqa: PLR0913  # as many options as people may give
 
     `config` is a file, a mapping or a `RunConfig`; None is the default on embedded data. `overrides` are `key=value`
     texts. Results go to `out`, by default `runs/<name>`; a finished run there is only replaced with `force`. `plugins`
-    adds classes under names that the config may use; `trackers` watch this run without being part of its config. `twin`
-    is a run without the attack that kept its models: `storage.keep = "distances"` then trains none. `progress` shows
-    how far the run is; unset, it does so in notebooks and at Python's prompt.
+    adds classes, or functions that weigh updates, under names that the config may use; `trackers` watch this run
+    without being part of its config. `twin` is a run without the attack that kept its models: `storage.keep =
+    "distances"` then trains none. `progress` shows how far the run is; unset, it does so in notebooks and at Python's
+    prompt.
     """
     registry = Registry(plugins)
     loaded = load_config(config, overrides=overrides, registry=registry)
@@ -102,7 +104,7 @@ def default_path(config: RunConfig) -> Path:
 def resume(
     path: str | Path,
     *,
-    plugins: Mapping[str, type[Plugin]] | None = None,
+    plugins: Mapping[str, LocalPlugin] | None = None,
     trackers: Sequence[Tracker] = (),
     trust: bool = False,
     progress: bool | None = None,

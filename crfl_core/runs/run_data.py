@@ -18,7 +18,7 @@ from crfl_core.training.federation import build, streams_of
 
 if TYPE_CHECKING:
     from crfl_core.config.loading import ConfigSource
-    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.plugin_loading.registry import LocalPlugin
     from crfl_core.runs.results import RunResult
 
 
@@ -26,7 +26,7 @@ def class_histogram(
     config: ConfigSource | None = None,
     *,
     overrides: Sequence[str] = (),
-    plugins: Mapping[str, type[Plugin]] | None = None,
+    plugins: Mapping[str, LocalPlugin] | None = None,
 ) -> ClassHistogram:
     """Count the training samples of each class that every client of a config holds.
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from crfl_core.extend import ClientUpdates, PluginError, PluginFailure, RuleResult, State, WeightedRule, Weighting
+import crfl_core
+from crfl_core.extend import (
+    ClientUpdates,
+    PluginError,
+    PluginFailure,
+    Registry,
+    RuleResult,
+    State,
+    WeightedRule,
+    Weighting,
+)
 from crfl_core.testing import check_plugin
 from tests.oracle import federation_of, played, tiny
 
@@ -86,3 +97,25 @@ def test_the_sum_is_not_for_rules_to_form() -> None:
 
             def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:  # type: ignore[misc]
                 return super().aggregate(updates, state)
+
+
+def shorter(updates: ClientUpdates) -> torch.Tensor:
+    """Mean of the updates that are not longer than the median one."""
+    return Shorter().weigh(updates, {})
+
+
+def test_a_plain_function_is_a_rule(tmp_path: Path) -> None:
+    config = tiny(aggregation="short", attack="none", certificates=[])
+    found = crfl_core.run(config, out=tmp_path / "function", plugins={"short": shorter})
+    expected = crfl_core.run(config, out=tmp_path / "class", plugins={"short": Shorter})
+    assert torch.equal(found.parameters, expected.parameters)
+    assert found.config.aggregation[0].configured_as == "short"
+    again = crfl_core.load(tmp_path / "function", plugins={"short": shorter})
+    assert torch.equal(again.parameters, found.parameters)
+    assert Registry({"short": shorter}).load("aggregator", "short").__doc__ == shorter.__doc__
+
+
+@pytest.mark.parametrize("plugin", [Shorter(), "shorter", lambda: None, lambda updates, state: None, int])
+def test_what_is_neither_a_class_nor_a_function_of_updates_is_refused(plugin: Any) -> None:
+    with pytest.raises(PluginError, match="'mine' must be a class of a plugin, or a function that takes the updates"):
+        Registry({"mine": plugin})
