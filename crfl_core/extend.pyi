@@ -105,6 +105,7 @@ from crfl_core.plugin_api.certificate import ABSTAIN as ABSTAIN
 from crfl_core.records.threat import Threat as Threat
 from crfl_core.records.ledger import Ledger as Ledger
 from crfl_core.records.ledger import RoundRecord as RoundRecord
+from crfl_core.records.ledger import ClientRows as ClientRows
 from crfl_core.records.ledger import GroupFacts as GroupFacts
 from crfl_core.records.votes import VoteRequest as VoteRequest
 from crfl_core.records.votes import VoteSettings as VoteSettings

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from crfl_core.plugin_api.certificate import CertificateResult
-    from crfl_core.records.ledger import RoundRecord
+    from crfl_core.records.ledger import ClientRows, RoundRecord
     from crfl_core.records.round import ClientUpdates, Round, RuleResult, State
     from crfl_core.records.run_context import RunContext
     from crfl_core.runs.results import RunResult
@@ -65,8 +65,8 @@ def crfl_accept_round(run: RunContext, current: Round, candidate: Tensor, state:
 
 
 @hookspec
-def crfl_round_finished(run: RunContext, record: RoundRecord) -> None:
-    """Observe the record of a round in the ledger."""
+def crfl_round_finished(run: RunContext, record: RoundRecord, clients: ClientRows) -> None:
+    """Observe the record of a round in the ledger, and what the server knows of each participant."""
 
 
 @hookspec

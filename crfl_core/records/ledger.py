@@ -252,6 +252,32 @@ class RoundRecord(LedgerRecord):
 
 
 @dataclass(frozen=True)
+class ClientRows:
+    """What the server knows of the participants of a round: one entry per client in every array.
+
+    These are columns of the ledger, see `ClientColumns`: the weight that reached the model, the norm of the update as
+    it arrived and as it entered the aggregate, the norm that the server enforced, and whether the update was unusable
+    and counts as zero. Nothing here says who attacks.
+    """
+
+    client: NDArray[np.int64]
+    group: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    submitted_norm: NDArray[np.float64]
+    residual_norm: NDArray[np.float64]
+    cap: NDArray[np.float64]
+    quarantined: NDArray[np.bool_]
+
+    @staticmethod
+    def of(columns: ClientColumns) -> ClientRows:
+        """Return what the server knows of the rows of some columns."""
+        return ClientRows(**{field.name: getattr(columns, field.name) for field in fields(ClientRows)})
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+
+@dataclass(frozen=True)
 class ClientColumns:
     """Columns of the ledger: one row per round and participant, in order of rounds.
 

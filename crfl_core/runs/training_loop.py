@@ -10,7 +10,7 @@ import torch
 from crfl_core._version import __version__
 from crfl_core.certification.ball_rule_checks import spectrum_warning
 from crfl_core.errors import CrflWarning
-from crfl_core.records.ledger import ClientColumns
+from crfl_core.records.ledger import ClientColumns, ClientRows
 from crfl_core.runs.checkpoints import (
     Checkpoint,
     CheckpointWriter,
@@ -53,8 +53,9 @@ def train_rounds(
             progress = tuple(outcome.after for outcome in outcomes)
             lines, rows = zip(*(record_round(federation, outcome) for outcome in outcomes), strict=True)
             lines = twin.add_distances(lines, outcomes)
-            for line in lines:
-                session.hooks.observe("crfl_round_finished", run=session.context, record=line)
+            for line, own_rows in zip(lines, rows, strict=True):
+                watched = ClientRows.of(own_rows)
+                session.hooks.observe("crfl_round_finished", run=session.context, record=line, clients=watched)
             clients += rows
             if (number := progress[0].number) in federation.resampled:
                 clipped = [outcome.clipped for outcome in outcomes]

@@ -201,7 +201,7 @@ SPOTS = "conformance-spots"
 
 def registry_with(plugins: dict[str, type[Plugin]]) -> Registry:
     """Return a registry of what is installed, the data of this module, and plugins under test."""
-    return Registry({SPOTS: Spots} | plugins)
+    return Registry({SPOTS: Spots, **plugins})
 
 
 def small_config(**changes: Any) -> dict[str, Any]:

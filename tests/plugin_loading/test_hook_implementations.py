@@ -113,7 +113,7 @@ MISFITS = {
     ),
     "unknown argument": (
         "crfl_round_finished(self, recrod): pass",
-        "the hook crfl_round_finished has no argument 'recrod' (PLACE): it has run, record",
+        "the hook crfl_round_finished has no argument 'recrod' (PLACE): it has run, record, clients",
     ),
     "wrapper": (
         "crfl_round_finished(self, record): yield",

@@ -11,7 +11,17 @@ from crfl_aggregators.trimmed_mean import Median
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.extend import CertificateResult, Round, RoundRecord, RunContext, RunError, Tracker, hookimpl
+from crfl_core.extend import (
+    CertificateResult,
+    ClientRows,
+    PluginFailure,
+    Round,
+    RoundRecord,
+    RunContext,
+    RunError,
+    Tracker,
+    hookimpl,
+)
 from tests.plugin_loading.watched_runs import SMALL, run
 
 
@@ -103,6 +113,34 @@ def test_crfl_round_finished_shows_the_record_of_the_ledger(tmp_path: Path) -> N
             records.append(record)
 
     assert run(tmp_path, Watch).ledger.rounds == tuple(records)
+
+
+def test_crfl_round_finished_shows_what_the_server_knows_of_each_client(tmp_path: Path) -> None:
+    seen: list[ClientRows] = []
+
+    class Watch(Tracker):
+        @hookimpl
+        def crfl_round_finished(self, clients: ClientRows) -> None:
+            seen.append(clients)
+
+    ledger = run(tmp_path, Watch).ledger
+    assert [len(clients) for clients in seen] == [5, 5, 5]
+    for number, clients in enumerate(seen, 1):
+        of_round = ledger.clients.of_round(number)
+        for name, column in vars(clients).items():
+            np.testing.assert_array_equal(column, getattr(of_round, name))
+    told = {"attacking", "scale", "delta", "label_flips", *(name for name in vars(of_round) if "poison" in name)}
+    assert not told & set(vars(seen[0]))
+
+
+def test_crfl_round_finished_refuses_a_tracker_that_changes_the_rows_of_clients(tmp_path: Path) -> None:
+    class Meddles(Tracker):
+        @hookimpl
+        def crfl_round_finished(self, clients: ClientRows) -> None:
+            clients.weight[:] = 0.0
+
+    with pytest.raises(PluginFailure, match="changed what it was given: work on a copy"):
+        run(tmp_path, Meddles)
 
 
 def test_crfl_certified_shows_every_guarantee(tmp_path: Path) -> None:

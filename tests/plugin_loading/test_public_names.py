@@ -77,6 +77,7 @@ EXTEND = [
     "Certificate",
     "CertificateResult",
     "Check",
+    "ClientRows",
     "ClientUpdates",
     "Clients",
     "CollectiveGuarantee",

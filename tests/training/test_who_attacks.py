@@ -21,6 +21,7 @@ from crfl_core.extend import (
     Aggregator,
     CapStage,
     CertificateResult,
+    ClientRows,
     Clients,
     ClientUpdates,
     FixedStage,
@@ -160,8 +161,8 @@ class SpyStage(Stage):
         note("crfl_accept_round", run, current, candidate, state)
 
     @hookimpl
-    def crfl_round_finished(self, run: RunContext, record: RoundRecord) -> None:
-        note("crfl_round_finished", run, record)
+    def crfl_round_finished(self, run: RunContext, record: RoundRecord, clients: ClientRows) -> None:
+        note("crfl_round_finished", run, record, clients)
 
     @hookimpl
     def crfl_certified(self, run: RunContext, certified: CertificateResult) -> None:
