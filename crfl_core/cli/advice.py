@@ -343,8 +343,8 @@ def advice_notes(answers: Answers, way: Advice) -> list[str]:
             "count = ...`, of which attackers must reach less than half."
         )
     notes.append(
-        "Baseline: samples that you trust need no client. `--set reserve.root=100` sets some aside, and the report "
-        "shows what a model of them alone reaches against any number of attackers."
+        "Baseline: a model of samples that you trust alone holds against any number of attackers. With `--set "
+        "reserve.root=100 --set certificates=[]` a run sets some aside and says what the server reaches alone."
     )
     return notes
 

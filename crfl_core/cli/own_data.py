@@ -53,7 +53,12 @@ class OwnData(Table):
         if self.bounds is not None:
             lines.append(f"domain = [{self.bounds[0]:g}, {self.bounds[1]:g}]")
         if self.ranges:
-            lines += ["", "[dataset.ranges] # public, and rounded: correct them, as values beyond are clamped"]
+            lines += [
+                "",
+                "# Measured on these rows and rounded. Put in what you know instead: certificates take ranges for public,",
+                "# and a client may have brought an extreme value. Values beyond are clamped.",
+                "[dataset.ranges]",
+            ]
             lines += [f"{toml_key(name)} = [{low:g}, {high:g}]" for name, (low, high) in self.ranges.items()]
         return lines
 

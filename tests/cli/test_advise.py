@@ -222,13 +222,16 @@ def test_an_own_table_becomes_a_config_that_certifies_most_of_it(crfl: Crfl, tmp
     assert "labels of owners are about alike: 0." in outcome.stdout
     assert "Groups: 20, one for each client" in outcome.stdout
     assert "a robust one is idle" in outcome.stdout
-    assert "Baseline: samples that you trust" in outcome.stdout
+    assert "`--set reserve.root=100 --set certificates=[]`" in outcome.stdout
     config = load_config(tmp_path / "mine.toml").config
     assert config.model.features[0].configured_as == "random-fourier"
     assert config.dataset.ranges == {"age": (20.0, 90.0), "dose": (0.0, 1.0), "place name": (0.0, 4.0)}  # type: ignore[attr-defined]
     result = run(tmp_path / "mine.toml", overrides=QUIET, out=tmp_path / "run")
     safe, prediction, labels = certified(result, 2)
     assert (safe & (prediction == labels)).mean() > 0.75
+    overrides = [*QUIET, "rounds=2", "reserve.root=100", "certificates=[]"]
+    baseline = run(tmp_path / "mine.toml", overrides=overrides, out=tmp_path / "baseline")
+    assert baseline.metrics.trusted_baseline is not None
 
 
 def test_owners_share_groups_if_there_are_many_and_differing_ones_are_pointed_out(crfl: Crfl, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.norm_caps import UpdateCap
 from crfl_engines.local import Local
+from crfl_reports.commands.demo_story import CONFIG
 
 import crfl_core
 from crfl_core import dump_config, load_config
@@ -55,6 +56,10 @@ def test_a_config_that_does_not_name_the_plugin_gets_that_of_crfl() -> None:
         config = load_config(source).config
         assert type(config.aggregation[-1]) is FedAvg
         assert type(config.engine) is Local
+
+
+def test_the_demo_and_packaged_defaults_do_not_name_it() -> None:
+    assert type(load_config(CONFIG).config.aggregation[-1]) is FedAvg
 
 
 def test_options_of_a_default_do_not_name_it() -> None:
