@@ -23,11 +23,17 @@ CACHE_DIR = "CRFL_CACHE_DIR"
 
 
 def absolute_user_path(path: Path) -> Path:
-    """Return an absolute path, so that a run can be resumed from another directory."""
+    """Return an absolute path, so that a run can be resumed from another directory.
+
+    Raises `ValueError` for a device or a pipe, which may never end.
+    """
     try:
-        return path.expanduser().absolute()
+        found = path.expanduser().absolute()
     except RuntimeError as error:  # a home directory that does not exist
         raise ValueError(f"there is no folder {path.parts[0]}") from error
+    if is_readable_path(found) and not (is_readable_path(found, file=True) or found.is_dir()):
+        raise ValueError(f"{found} is not a regular file or folder")
+    return found
 
 
 UserPath = Annotated[Path, AfterValidator(absolute_user_path)]

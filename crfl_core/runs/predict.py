@@ -99,6 +99,8 @@ def read_inputs(run: RunResult, path: Path) -> NDArray[Any]:
     """Read new inputs from an array file, or from a file of the format that the run's dataset reads."""
     if not path.name.endswith(ARRAY_ENDINGS) and path.is_file():
         return run.config.dataset.read_inputs(path, run.ledger.facts.feature_names)
+    if path.exists() and not path.is_file():
+        raise DataError("is not a regular file")
     try:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)

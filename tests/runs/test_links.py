@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -60,7 +61,7 @@ def target(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", [".report.html.tmp", "report.html"])
 def test_a_report_is_not_written_through_a_link(name: str, run: Path, target: Path, crfl: Crfl) -> None:
     (run / name).symlink_to(target)
-    crfl("report", run, "--explore", "0")
+    crfl("open", run)
     assert target.read_text() == SECRET
 
 
@@ -225,3 +226,55 @@ def test_a_forged_word_is_a_sentence(name: str, before: str, after: str, run: Pa
         assert result.returncode == 2
         assert f"{name}: damaged: " in result.stderr
         assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("text", ["a: &a [*a]", "x: &x {y: 1, z: *x}", "a: {b: &b {c: [{d: *b}]}}"])
+def test_a_config_that_contains_itself_is_a_sentence(text: str, tmp_path: Path, crfl: Crfl) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    result = crfl("run", "config.yaml")
+    assert (result.returncode, result.stderr) == (
+        2,
+        "error: config.yaml: an alias stands inside of what it stands for: remove it\n",
+    )
+
+
+def test_aliases_of_aliases_do_not_fill_memory(tmp_path: Path, crfl: Crfl) -> None:
+    lines = ["a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"{new}: &{new} [{', '.join(10 * [f'*{old}'])}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)]
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    assert "has more than 100,000 values: write fewer aliases" in crfl("run", "config.yaml").stderr
+
+
+def test_aliases_that_are_not_nested_may_be_written(tmp_path: Path, crfl: Crfl) -> None:
+    text = "votes: &votes {models: 20}\ncertificates: [{type: paper, votes: *votes}]\n"
+    (tmp_path / "config.yaml").write_text(text)
+    assert crfl("explain", "config.yaml").returncode == 0
+
+
+@pytest.mark.parametrize("place", ["/dev/zero", "fifo"])
+def test_endless_files_are_not_read(place: str, tmp_path: Path, run: Path, crfl: Crfl) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "config.toml").write_text(f'extends = "{place}"')
+    commands: list[tuple[object, ...]] = [("run", "config.toml"), ("run", place), ("predict", run, place)]
+    options = ("model.start", "dataset.path", "partition.path")
+    kinds = ("--set", "dataset.type=mnist", "--set", "partition.type=file")
+    commands += [("run", "--dry-run", *kinds, "--set", f"{option}={place}") for option in options]
+    for command in commands:
+        result = crfl(*command)
+        assert result.returncode == 2
+        assert "not a regular file" in result.stderr, command
+
+
+def test_a_report_that_does_not_fit_on_the_disk_leaves_nothing(
+    run: Path, crfl: Crfl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = contents(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        result = crfl("open", run)
+    assert result.returncode == 2
+    assert "report.html: cannot be written: No space left on device: choose another --out" in result.stderr
+    assert contents(run) == before
