@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -24,6 +25,7 @@ from crfl_core.plugin_api.feature_map import FeatureMap, FeatureMaps, FittedMap
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.records.array_bytes import array_blocks, digest_of
 from crfl_core.records.input_rows import ByteRows, Rows
+from crfl_core.records.inputs import partition_digest
 from crfl_core.records.ledger import FittedFacts
 from crfl_core.training.stored_rows import stored_rows
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 OnProgress = Callable[[int, int], object]
 """Told after every block how many inputs of how many are done."""
 Inputs = TypeVar("Inputs", Tensor, ByteRows, Rows)
+RowsOfClients = Sequence[NDArray[np.int64]]
 
 ROWS_AT_ONCE = 65536
 FEATURE_NUMBERS_AT_ONCE = 2**23
@@ -46,14 +49,27 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 """What rounding may do to them, relatively, when they are computed beside other rows."""
 
 
-def map_inputs(maps: FeatureMaps, x: Inputs, shown: OnProgress | None = None) -> Inputs | Tensor:
+def map_inputs(
+    maps: FeatureMaps, x: Inputs, shown: OnProgress | None = None, partition: RowsOfClients | None = None
+) -> Inputs | Tensor:
     """Return inputs behind the feature maps; the inputs themselves if there are none."""
-    return compute_features(maps, x, shown) if maps.links else x
+    return compute_features(maps, x, shown, partition) if maps.links else x
 
 
-def compute_features(maps: FeatureMaps, x: Rows, shown: OnProgress | None) -> Tensor:
-    """Compute the features of all inputs, in memory."""
+def compute_features(
+    maps: FeatureMaps, x: Rows, shown: OnProgress | None, partition: RowsOfClients | None = None
+) -> Tensor:
+    """Compute the features of all inputs, in memory; with a partition, those of each client in calls of its own."""
     result = torch.empty(len(x), maps.outputs, dtype=x.dtype, device=x.device)
+    if partition is not None:
+        done = 0
+        for rows in partition:
+            own = torch.from_numpy(rows).to(x.device)
+            result[own] = compute_features(maps, x[own], None)
+            done += len(rows)
+            if shown is not None:
+                shown(done, len(x))
+        return result
     first = 0
     for piece in pieces(maps, x, shown):
         result[first : first + len(piece)] = piece
@@ -83,12 +99,16 @@ def map_stored(maps: FeatureMaps, x: Tensor, first: int, total: int, shown: OnPr
     return maps.after_first(encoded)
 
 
-def load_or_compute_features(maps: FeatureMaps, x: Inputs, shown: OnProgress | None = None) -> Inputs | Tensor:
+def load_or_compute_features(
+    maps: FeatureMaps, x: Inputs, shown: OnProgress | None = None, partition: RowsOfClients | None = None
+) -> Inputs | Tensor:
     """Return the features of all inputs, from the user's cache if a map is slow or there are many.
 
     A file is found by a digest of the inputs, of the maps with versions, options and weights and of what was fitted. It
     is used if its checksum is right and some rows come out the same again; else the features are computed anew. Many
     features are never in memory together. In a dry run the features of the first input stand for those of all.
+    With a `partition` no bit of a client's features depends on other clients' inputs, nor on how many they are; then
+    all are in memory once.
     """
     shape = len(x), maps.outputs
     large = math.prod(shape) * x.dtype.itemsize >= LARGE
@@ -97,12 +117,13 @@ def load_or_compute_features(maps: FeatureMaps, x: Inputs, shown: OnProgress | N
     if maps.links and (large or is_slow) and not may_write_caches():  # a dry run: one row stands for all
         return maps(x[:1]).expand(len(x), maps.outputs)
     if not maps.links or not (large or slow):
-        return map_inputs(maps, x, shown)
-    path = cache_path(f"{digest_of(x, *maps.fitted.values(), *describe_maps(maps))}.npy")
+        return map_inputs(maps, x, shown, partition)
+    apart = () if partition is None else (partition_digest(partition),)
+    path = cache_path(f"{digest_of(x, *maps.fitted.values(), *describe_maps(maps), *apart)}.npy")
     found = read_cached_features(path, maps, x)
     if found is not None:
         return found
-    whole = None if large else compute_features(maps, x, shown)
+    whole = None if large and partition is None else compute_features(maps, x, shown, partition)
     parts = pieces(maps, x, shown) if whole is None else [whole]
     with suppress(OSError):  # the disk is full or read-only: the next run computes them again
         write_cache_file(path, array_blocks(shape, (part.to(x.dtype).cpu().numpy() for part in parts)))

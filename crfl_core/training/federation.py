@@ -184,6 +184,7 @@ def build(
     prepared = prepare_attack(config, data, participation, streams)
     reserve = make_reserve_sets({name: as_samples(one, device, dtype) for name, one in kept.items()}, maps)
     validation = {name: reserve[name] for name in ("validation",) if name in reserve}
+    apart = partition.rows if config.groups is not None and data.complete else None
     return Federation(
         config=config,
         data=data,
@@ -191,7 +192,7 @@ def build(
         model=model,
         maps=maps,
         fitted=fitted,
-        features=load_or_compute_features(maps, x, shown),
+        features=load_or_compute_features(maps, x, shown, apart),
         honest=honest,
         participation=participation,
         servers=server_steps(config, len(members)),

@@ -30,12 +30,15 @@ from crfl_core.extend import (
     ModuleModel,
     Partitioner,
     PluginFailure,
+    Registry,
     RuleResult,
     State,
     StepDirection,
     Streams,
 )
+from crfl_core.plugin_api.feature_map import FeatureMap, FeatureMaps
 from crfl_core.training import rounds
+from crfl_core.training.features import load_or_compute_features, map_inputs
 from crfl_core.training.session import Session
 from tests.oracle import federation_of, tiny
 
@@ -164,6 +167,28 @@ def test_what_clients_of_one_group_do_changes_no_bit_of_another(pair: tuple[dict
     (reached,) = [group for group, clients in enumerate(members) if attacked["attack"]["clients"][0] in clients]
     others = [group for group in range(GROUPS) if group != reached]
     assert torch.equal(here[:, others], there[:, others])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_features_of_a_client_do_not_depend_on_how_many_samples_others_have(dtype: torch.dtype) -> None:
+    x = torch.rand(90, 12, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    feature_map = Registry().load("feature-map", "random-fourier").model_validate({"outputs": 40})
+    assert isinstance(feature_map, FeatureMap)
+    maps = FeatureMaps((feature_map,), 12, None, {})
+    partition = [np.arange(30), np.arange(30, 60), np.arange(60, 90)]
+    whole = load_or_compute_features(maps, x, partition=partition)
+    for taken in (1, 2, 29):
+        fewer = [np.arange(taken), *(rows - 30 + taken for rows in partition[1:])]
+        found = load_or_compute_features(maps, torch.cat([x[:taken], x[30:]]), partition=fewer)
+        assert torch.equal(found[taken:], whole[30:])
+
+
+def test_a_federation_in_groups_maps_the_inputs_of_each_client_apart() -> None:
+    federation = federation_of(
+        natural(model={"type": "softmax", "features": {"type": "random-fourier", "outputs": 40}})
+    )
+    for rows in map(torch.from_numpy, federation.data.partition):
+        assert torch.equal(federation.features[rows], map_inputs(federation.maps, federation.data.input_rows[rows]))
 
 
 LONGEST: dict[str, float] = {}
