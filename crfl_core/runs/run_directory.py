@@ -27,6 +27,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -131,12 +132,13 @@ class RunDirectory(RecordedDirectory):
 
         They are its own files, saved answers, and the files and folders that the options of its trackers name.
         """
-        names = {*self.list_own_files(), *self.list_certificate_files()}
+        names = {*self.list_own_files(), *self.list_certificate_files(), *self.list_unchanged_files()}
         unsaved = (entry for entry in self.path.iterdir() if entry.name.startswith(UNSAVED_ANSWER) and is_folder(entry))
         answers = [RunDirectory(entry) for folder in unsaved for entry in folder.iterdir() if is_folder(entry)]
         for answer in (*self.list_saved_answers(), *answers):
             below = answer.path.relative_to(self.path).as_posix()
-            names |= {f"{below}/{name}" for name in (*answer.list_own_files(), *answer.list_certificate_files())}
+            of_answer = (*answer.list_own_files(), *answer.list_certificate_files(), *answer.list_unchanged_files())
+            names |= {f"{below}/{name}" for name in of_answer}
         named = {value for tracker in self.read_tables("trackers") for value in map(str, tracker.values())}
         for file in files_below(self.path):
             places = {file.as_posix(), *(folder.as_posix() for folder in file.parents)} - {"."}
@@ -149,6 +151,16 @@ class RunDirectory(RecordedDirectory):
         tables = self.read_tables("certificates")
         titles = {str(table.get("name") or str(table.get("type")).rpartition(":")[2]) for table in tables}
         return [pattern.format(title) for title in titles for pattern in CERTIFICATE_TABLES]
+
+    def list_unchanged_files(self) -> list[str]:
+        """List the recorded files that still are what the run wrote, whatever they are called."""
+        found = []
+        with suppress(StoreError):  # no record that can be read: then names decide
+            for name in self.digests:
+                with suppress(StoreError):
+                    self.read(name)
+                    found.append(name)
+        return found
 
     def read_tables(self, key: str) -> list[dict[str, Any]]:
         """Read a list of tables of the config; nothing if it cannot be read."""

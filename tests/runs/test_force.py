@@ -7,6 +7,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -15,7 +16,7 @@ import pytest
 import crfl_core
 from crfl_core.errors import StoreError
 from crfl_core.extend import CrflWarning, RoundRecord, RunContext, Tracker, hookimpl
-from tests.oracle import contents, tiny
+from tests.oracle import contents, sealed, tiny
 from tests.runs.test_leftovers import Killed, killed_behind
 
 Crfl = Callable[..., CompletedProcess[str]]
@@ -98,6 +99,21 @@ def test_an_interrupted_run_that_is_replaced_keeps_the_files_of_a_user(tmp_path:
     with pytest.warns(CrflWarning, match=r"run\.kept-1: keeps a\.csv, certificates"):
         crfl_core.run(CONFIG, out=run, force=True)
     assert contents(tmp_path / "run.kept-1") == dict.fromkeys(sorted(USERS_FILES), b"four years")
+
+
+def test_recorded_files_go_with_the_run_whatever_they_are_called(run: Path) -> None:
+    """As long as they are what the run wrote: one that a user changed is a file of the user."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    for name in ("tables/new.csv", "tables/changed.csv"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("of the run")
+        manifest["files"][name] = sha256(b"of the run").hexdigest()
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    sealed(run, keep_manifest=True)
+    (run / "tables/changed.csv").write_text("of the user")
+    with pytest.warns(CrflWarning, match=r"run\.kept-1: keeps tables/changed\.csv, which"):
+        crfl_core.run(CONFIG, out=run, force=True)
+    assert contents(run.with_name("run.kept-1")) == {"tables/changed.csv": b"of the user"}
 
 
 class WritesLate(Tracker):
