@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from crfl_core.cli import echo
 from crfl_core.cli.arguments import ConfigArgument, SetOption
 from crfl_flower.commands.join import join
 from crfl_flower.commands.serve import serve
@@ -36,10 +37,10 @@ def init(
     from crfl_flower.federation_setup import write_federation
 
     files = write_federation(folder, config, address, overrides or ())
-    typer.echo(f"{len(files)} nodes. Start the server, then every node, each where it belongs:")
-    typer.echo(f"  crfl federation serve {folder / 'server' / 'config.toml'}")
+    echo(f"{len(files)} nodes. Start the server, then every node, each where it belongs:")
+    echo(f"  crfl federation serve {folder / 'server' / 'config.toml'}")
     for file in files:
-        typer.echo(f"  crfl federation join {file}")
+        echo(f"  crfl federation join {file}")
 
 
 federation.command()(serve)

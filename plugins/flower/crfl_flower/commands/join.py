@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from crfl_core.cli import echo
 from crfl_core.cli.arguments import QuietOption
 
 File = Annotated[Path, typer.Argument(help="File of the node, as `crfl federation init` writes it.")]
@@ -19,7 +20,7 @@ def join(file: File = Path("node.toml"), quiet: QuietOption = False) -> None:
 
     def say(text: str) -> None:
         if not quiet:
-            typer.echo(text, err=True)
+            echo(text, err=True)
 
     with redirect_plugin_output():
         started(file, say)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.cli import passing
+from crfl_core.cli import echo, passing
 from crfl_core.cli.arguments import JsonOption, QuietOption, SetOption
 
 Config = Annotated[Path, typer.Argument(help="Config with engine = 'flower'.", show_default=False)]
@@ -33,7 +33,7 @@ def serve(
     def say(text: str) -> None:
         if not quiet:
             passing("")
-            typer.echo(text, err=True)
+            echo(text, err=True)
 
     try:
         with redirect_plugin_output():
@@ -43,8 +43,8 @@ def serve(
         raise
     passing("")
     if json:
-        typer.echo(result.metrics.model_dump_json(indent=2))
+        echo(result.metrics.model_dump_json(indent=2))
     elif quiet:
-        typer.echo(str(result.path))
+        echo(str(result.path))
     else:
-        typer.echo(f"accuracy {result.metrics.accuracy:.3f}; what is certified: crfl show {result.path}")
+        echo(f"accuracy {result.metrics.accuracy:.3f}; what is certified: crfl show {result.path}")
