@@ -21,6 +21,7 @@ from crfl_core.extend import AttackerView, GroupVotes, State, hookimpl
 from tests.oracle import contents, federation_of, tiny
 
 Crfl = Callable[..., CompletedProcess[str]]
+REFINED = {"type": "group-vote", "name": "refined", "refine": True}
 PARTITION = {"type": "iid", "clients": 9}
 
 
@@ -285,3 +286,9 @@ def test_no_set_of_clients_leaves_less_than_the_collective_accuracy(tmp_path: Pa
         share = curve.collective_accuracy[curve.clients.index(len(clients))]
         assert share is not None
         assert attacked.metrics.accuracy >= share
+
+
+def test_groups_that_certify_themselves_have_no_collective_accuracy(tmp_path: Path) -> None:
+    """It ignores their own certificates, and might be below what holds of single predictions."""
+    run = trained(grouped(certificates=["group-vote", REFINED]), tmp_path / "run")
+    assert [curve.certificate for curve in run.metrics.collective] == ["group-vote"]

@@ -97,8 +97,13 @@ class GroupVote(GroupCertificate):
 
     def certify_together(
         self, ledger: Ledger, votes: Votes, threat: Threat, clients: tuple[int, ...]
-    ) -> CollectiveGuarantee:
-        """Return how many samples stay right, whichever clients are malicious; `refine` plays no part in it."""
+    ) -> CollectiveGuarantee | None:
+        """Return how many samples stay right, whichever clients are malicious; None if groups certify themselves.
+
+        Then a client need not reach a vote, and the statement is about the rounds of the threat.
+        """
+        if self.refine:
+            return None
         cast = votes.expect(GroupVotes)
         groups = ledger.facts.groups
         assert groups is not None
