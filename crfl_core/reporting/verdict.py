@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 SAMPLED_VOTE_CHECKS = frozenset({"vote noise is secret", "groups are random subsets"})
 """Checks that only certificates have whose votes are sampled: they hold up to an error probability."""
+NAMED_CLIENTS_CHECK = "only the named clients attack"
+"""Check of certificates that count the clients of the threat only, not any clients."""
 MOST_NUMBERS = 6
 """Longer lists of clients or rounds without a pattern are shortened."""
 
@@ -49,9 +51,15 @@ def verdict(
         return f"Not certified: {why_nothing(shown, refused)}."
     free = [curve for curve in proofs if not curve.conditional] or proofs
     attackers = max(1, attackers)
-    best = best_claim(free, attackers, clients)
+    named = {
+        entry["certificate"]
+        for entry in audit
+        if any(check["name"] == NAMED_CLIENTS_CHECK for check in entry["checks"])
+    }
+    pools = {curve.certificate: "the named" if curve.certificate in named else str(clients) for curve in free}
+    best = best_claim(free, attackers, pools)
     if best.share == 0.0:
-        return nothing_against(free, attackers, clients)
+        return nothing_against(free, attackers, pools)
     words = f"{percent(best.share)} correct {best.against}."
     if best.curve.conditional:
         return f"Certified under a condition: {words} Condition: {best.curve.conditional[0]}."
@@ -71,13 +79,16 @@ def why_nothing(curves: Iterable[Curve], refused: Collection[str]) -> str:
     return "every certificate is refused" if refused else "the config asks for no certificate"
 
 
-def best_claim(curves: Iterable[Curve], attackers: int, clients: int) -> Claim:
-    """Return the strongest claim: against clients if there is one, then the one about the largest share."""
-    claims = [make_claim(curve, attackers, clients) for curve in curves]
+def best_claim(curves: Iterable[Curve], attackers: int, pools: Mapping[str, str]) -> Claim:
+    """Return the strongest claim: against clients if there is one, then the one about the largest share.
+
+    `pools` says of which clients each certificate counts attackers: of all of them, or of the named ones.
+    """
+    claims = [make_claim(curve, attackers, pools[curve.certificate]) for curve in curves]
     return max(claims, key=lambda claim: (claim.curve.level == "client", claim.share))
 
 
-def make_claim(curve: Curve, attackers: int, clients: int) -> Claim:
+def make_claim(curve: Curve, attackers: int, pool: str) -> Claim:
     """Return what a curve says about this number of malicious clients, or the next larger one that it knows.
 
     If attacks in unknown rounds were asked as well, that answer counts: it covers more. At other levels, the claim is
@@ -87,7 +98,7 @@ def make_claim(curve: Curve, attackers: int, clients: int) -> Claim:
         shares = curve.any_round_accuracy or curve.certified_accuracy
         points = [point for point in zip(curve.radii, shares, strict=True) if point[0] >= attackers]
         number, share = points[0] if points else (attackers, 0.0)
-        return Claim(share, f"whatever {any_clients(curve, int(number), clients)}", curve)
+        return Claim(share, f"whatever {any_clients(curve, int(number), pool)}", curve)
     radius, share = typical_point(curve)
     if curve.level == "sample":
         return Claim(share, f"if the assumed attackers poison at most {percent(radius)} of their samples", curve)
@@ -95,20 +106,21 @@ def make_claim(curve: Curve, attackers: int, clients: int) -> Claim:
         size = "however far" if math.isinf(radius) else f"by at most {radius:g}"
         return Claim(share, f"if the assumed attackers move poisoned inputs {size}", curve)
     trigger = "any trigger" if math.isinf(radius) else f"any trigger of norm {radius:g}"
-    return Claim(share, f"whatever {any_clients(curve, attackers, clients)}, and with {trigger} on the input", curve)
+    return Claim(share, f"whatever {any_clients(curve, attackers, pool)}, and with {trigger} on the input", curve)
 
 
-def any_clients(curve: Curve, number: int, clients: int) -> str:
+def any_clients(curve: Curve, number: int, pool: str) -> str:
     """Say who may do anything, and when: "did" if the statement is only about attackers of this run."""
     verb = ("does" if number == 1 else "do") if "forward" in curve.directions else "did"
-    return f"any {number} of {clients} clients {verb}, {attacked_rounds(curve)}"
+    return f"any {number} of {pool} clients {verb}, {attacked_rounds(curve)}"
 
 
-def nothing_against(curves: Sequence[Curve], attackers: int, clients: int) -> str:
+def nothing_against(curves: Sequence[Curve], attackers: int, pools: Mapping[str, str]) -> str:
     """Say that no prediction withstands the assumed attackers, and how many fewer leave a share."""
-    start = f"Not certified: no correct prediction withstands any {attackers} of {clients} clients"
+    pool = pools[best_claim(curves, attackers, pools).curve.certificate]
+    start = f"Not certified: no correct prediction withstands any {attackers} of {pool} clients"
     for number in range(attackers - 1, 0, -1):
-        best = best_claim(curves, number, clients)
+        best = best_claim(curves, number, pools)
         if best.share > 0.0:
             return f"{start}; {percent(best.share)} are correct {best.against}."
     return f"{start}."

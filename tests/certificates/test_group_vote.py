@@ -104,6 +104,8 @@ def test_named_candidates_reach_their_own_groups_only(tmp_path: Path) -> None:
     all_may_attack = crfl_core.certify(run, overrides=["certificates=['group-vote']"])
     _, named = answers(run)
     free = next(one for one in all_may_attack.certified if one.test_set == "clean").guarantee.radius
+    declared = [check.measured for check in run.audits[0].checks if check.status == "declared"]
+    assert declared == [f"clients {', '.join(map(str, facts.members[1]))}"]
     assert (named >= free).all()
     assert named.max() == 3  # all of them together have one vote of three
     assert free.max() == 1

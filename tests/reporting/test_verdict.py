@@ -71,6 +71,14 @@ def test_the_best_proof_is_quoted_and_reproductions_and_conditions_are_not_proof
     )
 
 
+def test_attackers_among_named_clients_are_not_any_clients() -> None:
+    check = {"name": "only the named clients attack", "status": "declared"}
+    assert say(curve(directions=BOTH), attackers=2, checks=(check,)) == (
+        "Certified: 70.0 % correct whatever any 2 of the named clients do, in round 3. 1 assumption is not checked."
+    )
+    assert "any 3 of the named clients" in say(curve(), attackers=3, checks=(check,))
+
+
 def test_nothing_certified_is_said_first() -> None:
     assert say() == "Not certified: the config asks for no certificate."
     assert say(refused=("tail",)) == "Not certified: every certificate is refused."

@@ -61,7 +61,7 @@ class GroupVote(GroupCertificate):
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """Check that nothing crosses groups, and with `refine` the groups' own certificates."""
-        checks = (self.check_memberships(ledger), *isolation_checks(ledger))
+        checks = (self.check_memberships(ledger), *isolation_checks(ledger), *self.check_candidates(threat))
         return (*checks, *groups_own_checks(ledger, threat)) if self.refine else checks
 
     def check_memberships(self, ledger: Ledger) -> Check:
@@ -75,6 +75,13 @@ class GroupVote(GroupCertificate):
             return Check("groups are disjoint", "failed", "random subsets", "no client in two groups", remedy)
         most = int(membership_table(groups, None).sum(axis=0).max())
         return Check("every group of a client counts", "held", f"a client is in up to {most} groups")
+
+    def check_candidates(self, threat: Threat) -> tuple[Check, ...]:
+        """Declare that no other clients attack than the named candidates, if only they count."""
+        if self.candidates == "all" or isinstance(threat.clients, int):
+            return ()
+        found = f"clients {', '.join(map(str, threat.clients))}"
+        return (Check("only the named clients attack", "declared", found, "that no other client attacks"),)
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
         """Return how many clients it takes to change the winner, less one."""
