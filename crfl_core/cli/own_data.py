@@ -55,8 +55,8 @@ class OwnData(Table):
         if self.ranges:
             lines += [
                 "",
-                "# Measured on these rows and rounded. Put in what you know instead: certificates take ranges for public,",
-                "# and a client may have brought an extreme value. Values beyond are clamped.",
+                "# Measured on these rows and rounded. Put in what you know: certificates take ranges for public, and",
+                "# a client may have brought an extreme value. Values beyond are clamped.",
                 "[dataset.ranges]",
             ]
             lines += [f"{toml_key(name)} = [{low:g}, {high:g}]" for name, (low, high) in self.ranges.items()]
