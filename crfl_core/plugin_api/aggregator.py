@@ -125,7 +125,12 @@ class CapStage(Stage):
 
 
 class Aggregator(AggregationStep):
-    """Combines the updates of a round into one, and reports the weight p_i of each client."""
+    """Combines the updates of a round into one, and reports the weight p_i of each client.
+
+    `signed_weights`: some may be negative, as those of a rule that turns coordinates around.
+    """
+
+    signed_weights: ClassVar[bool] = False
 
     @abstractmethod
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
@@ -143,14 +148,16 @@ class Aggregator(AggregationStep):
 class WeightedRule(Aggregator):
     """Rule that only weighs the updates: the core forms `sum_i p_i u_i` and reports the same p_i.
 
-    Its weights may depend on all updates. A rule that never looks at them is a `LinearAggregator`.
+    Its weights may depend on all updates and differ from parameter to parameter. A rule that never looks at the updates
+    is a `LinearAggregator`.
     """
 
     @abstractmethod
     def weigh(self, updates: ClientUpdates, state: State) -> Tensor | NDArray[np.float64] | Weighting:
-        """Return the weight of each update, (n,); a `Weighting` if there is a new state or a note.
+        """Return the weight of each update, (n,), or of each update and parameter, (n, P).
 
-        With the weights alone, the state stays as it is. Inputs must not be changed.
+        With a new state or a note it is a `Weighting`; with the weights alone, the state stays as it is. Inputs must
+        not be changed.
         """
 
     @final
@@ -162,10 +169,16 @@ class WeightedRule(Aggregator):
         found = answer if isinstance(answer, Weighting) else Weighting(answer, state)
         weights = torch.as_tensor(found.weights)
         values = updates.values
-        if weights.shape != values.shape[:1] or weights.is_complex():
+        if weights.shape not in (values.shape[:1], values.shape) or weights.is_complex():
             raise PluginFailure(
-                f"{self.full_name}: weigh() must return a weight for each of {len(values)} updates, found shape "
-                f"{tuple(weights.shape)}"
+                f"{self.full_name}: weigh() must return a weight for each of {len(values)} updates, or for each "
+                f"parameter of each, found shape {tuple(weights.shape)}"
+            )
+        if weights.ndim == 2:
+            full = weights.to(values)
+            largest = full.abs().amax(1).double()
+            return RuleResult(
+                (full * values).sum(0), largest, full_weights=lambda: full, state=found.state, notes=found.notes
             )
         weights = weights.double().to(values.device)
         return RuleResult(weighted_sum(weights, values), weights, state=found.state, notes=found.notes)

@@ -240,7 +240,7 @@ class RuleResult:
 
 @dataclass(frozen=True)
 class Weighting:
-    """Weights of a `WeightedRule`, (n,), with the rule's next state and notes for the ledger."""
+    """Weights of a `WeightedRule`, (n,) or (n, P), with the rule's next state and notes for the ledger."""
 
     weights: Tensor | NDArray[np.float64]
     state: State = field(default_factory=dict)

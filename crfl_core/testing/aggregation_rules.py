@@ -34,14 +34,16 @@ from crfl_core.training import aggregator_contract as core
 
 @check_for(Aggregator)
 def check_weights_are_not_negative(case: Case[Aggregator]) -> None:
-    """No client enters with a negative weight, in no coordinate."""
+    """No client enters with a negative weight, in no coordinate, unless the rule declares `signed_weights`."""
+    if case.plugin.signed_weights:
+        raise Skipped("its weights are signed")
     for name, _, aggregate in rule_results(case):
         for what, weights in ask_weights(aggregate).items():
             if float(weights.min()) < 0:
                 raise CheckFailed(
                     f"{what} of at least 0 in {name}",
                     f"{float(weights.min()):.3g}",
-                    "report p_i >= 0; what does not come from the clients is the offset",
+                    "report p_i >= 0; what does not come from the clients is the offset; or set signed_weights = True",
                 )
 
 
@@ -49,7 +51,7 @@ def check_weights_are_not_negative(case: Case[Aggregator]) -> None:
 def check_weights_sum_to_at_most_one(case: Case[Aggregator]) -> None:
     """Together the clients enter with weight 1 or less in every coordinate, or with that of a constant server rate."""
     skip_if_measured_by_the_server(case)
-    totals = {name: float(per_parameter(aggregate).sum(0).max()) for name, _, aggregate in rule_results(case)}
+    totals = {name: float(per_parameter(aggregate).abs().sum(0).max()) for name, _, aggregate in rule_results(case)}
     if exceeds_one(totals.values()) and not is_constant([*totals.values(), *totals_of_few(case)]):
         name = max(totals, key=lambda name: totals[name])
         raise CheckFailed(
@@ -63,7 +65,7 @@ def totals_of_few(case: Case[Aggregator]) -> list[float]:
     """Return the sums of the weights when fewer clients are left."""
     all_clients = ordinary_round(case)
     few = (select_clients(all_clients, np.arange(left)) for left in (len(all_clients.values) // 2, 2, 1))
-    return [float(per_parameter(run_rule(case.plugin, updates)).sum(0).max()) for updates in few]
+    return [float(per_parameter(run_rule(case.plugin, updates)).abs().sum(0).max()) for updates in few]
 
 
 @check_for(Aggregator)
@@ -145,10 +147,10 @@ def check_full_weights_agree_with_weights(case: Case[Aggregator]) -> None:
             raise CheckFailed(
                 f"full_weights() of shape {tuple(updates.values.shape)}", f"{tuple(full.shape)}", "return (n, P)"
             )
-        gap = float((full.amax(1).double() - aggregate.weights.double()).abs().max())
+        gap = float((full.abs().amax(1).double() - aggregate.weights.double().abs()).abs().max())
         if gap > WEIGHT_TOLERANCE:
             raise CheckFailed(
-                f"weights = full_weights().amax(1) in {name}",
+                f"weights = full_weights().abs().amax(1) in {name}",
                 f"a difference of {gap:.3g}",
                 "report each client's largest weight: a smaller one would overstate the radius",
             )

@@ -17,11 +17,14 @@ from crfl_core.extend import (
     Registry,
     RuleResult,
     State,
+    TrainingTask,
     WeightedRule,
     Weighting,
 )
 from crfl_core.testing import check_plugin
-from tests.oracle import federation_of, played, tiny
+from crfl_core.training.federation import Federation
+from crfl_core.training.local_training import LocalTraining
+from tests.oracle import Played, federation_of, played, tiny
 
 
 class Shorter(WeightedRule):
@@ -119,3 +122,43 @@ def test_a_plain_function_is_a_rule(tmp_path: Path) -> None:
 def test_what_is_neither_a_class_nor_a_function_of_updates_is_refused(plugin: Any) -> None:
     with pytest.raises(PluginError, match="'mine' must be a class of a plugin, or a function that takes the updates"):
         Registry({"mine": plugin})
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_the_robust_learning_rate_turns_coordinates_without_a_majority(weighting: str) -> None:
+    """Equation 3 of Ozdayi et al. (2021), one coordinate after the other."""
+    rule = {"type": "robust-learning-rate", "threshold": 4, "weighting": weighting}
+    federation = federation_of(tiny(dtype="float64", aggregation=rule, attack="none"))
+    turned = 0
+    for line in played(federation):
+        (result,) = line.outcome.results
+        values = trained(federation, line).numpy()
+        samples = line.outcome.plan.clients.samples.astype(float)
+        shares = samples / samples.sum() if weighting == "samples" else np.full(len(samples), 1 / len(samples))
+        expected = []
+        for column in values.T:
+            votes = abs(sum(int(np.sign(value)) for value in column))
+            expected.append((1 if votes >= 4 else -1) * float(shares @ column))
+            turned += votes < 4
+        np.testing.assert_allclose(result.update.numpy(), expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(line.clients.weight, shares)
+    assert turned > 0
+
+
+def trained(federation: Federation, line: Played) -> torch.Tensor:
+    """The updates of a round's participants, trained once more, (n, P)."""
+    start = line.outcome.before.models[:, None]
+    task = TrainingTask(line.outcome.plan.number, start, line.outcome.plan.clients, attacked=True)
+    return LocalTraining(federation).train(task, slice(0, len(task.clients))).updates[0]
+
+
+def test_sound_certificates_about_weights_refuse_signed_ones(tmp_path: Path) -> None:
+    certificates = ["pathwise-linear", "postprocess", {"type": "tail", "continuations": 10}]
+    ball = {"type": "softmax", "features": {"type": "unit-ball", "radius": 2.0}}
+    rule = {"type": "robust-learning-rate", "threshold": 3}
+    config = tiny(dtype="float64", model=ball, aggregation=rule, certificates=certificates)
+    found = crfl_core.run(config, out=tmp_path / "run")
+    assert set(found.metrics.refused) == {"pathwise-linear", "postprocess", "tail"}
+    assert found.metrics.curves == ()
+    voted = crfl_core.run(config | {"certificates": ["group-vote"], "groups": {"count": 2}}, out=tmp_path / "voted")
+    assert voted.metrics.refused == {}
