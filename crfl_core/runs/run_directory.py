@@ -202,6 +202,10 @@ class RunDirectory(RecordedDirectory):
         started_with = self.read_facts(LEDGER, RunFacts)
         if set(facts.watching) <= set(started_with.watching):  # trackers of earlier rounds still count
             facts = facts.model_copy(update={"watching": started_with.watching})
+        for name in ("engine", "foreign_maps", "rule"):  # a class and its distribution are two names of one plugin
+            recorded_names = getattr(started_with, name)
+            if bool(recorded_names) and (name != "foreign_maps" or len(recorded_names) == len(facts.foreign_maps)):
+                facts = facts.model_copy(update={name: recorded_names})
         recorded = (name for name, _ in started_with if name in started_with.model_fields_set)
         changed = [name for name in recorded if getattr(started_with, name) != getattr(facts, name)]
         if changed:

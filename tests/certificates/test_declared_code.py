@@ -16,10 +16,12 @@ from torch import Tensor
 import crfl_core
 from crfl_core import Threat
 from crfl_core.certification import assumption_checks
+from crfl_core.errors import StoreError
 from crfl_core.extend import BoundMap, Check, LocalUpdates, TrainingTask
 from crfl_core.plugin_api import own_packages
 from crfl_core.plugin_api.base import is_built_in, name_with_distribution
 from crfl_core.records.ledger import RunFacts
+from crfl_core.runs.run_directory import RunDirectory
 from tests.certificates.ledgers import synthetic_ledger
 from tests.oracle import federation_of, tiny
 
@@ -125,6 +127,21 @@ def test_an_own_certificate_is_declared_by_its_distribution_and_ours_is_not() ->
     assert (check.name, check.status) == ("the certificate is correct", "declared")
     assert check.measured == "declared by 'margins' of crfl-margins"
     assert assumption_checks.check_trusted_code(ledger, PathwiseLinear()) == ()
+
+
+@pytest.mark.parametrize(("started", "resumed", "fits"), [("'a' of x", "'a' of y", True), ("", "'a' of x", False)])
+def test_a_run_resumes_whichever_name_its_plugins_have_unless_they_were_ours(
+    started: str, resumed: str, fits: bool, tmp_path: Path
+) -> None:
+    facts = facts_of({})
+    old = facts.model_copy(update={"engine": started, "foreign_maps": (started,) * bool(started), "rule": "'b' of x"})
+    directory = RunDirectory.create(tmp_path / "run", {"ledger.json": old.model_dump_json()}, {})
+    new = {"engine": resumed, "foreign_maps": (resumed,) * bool(resumed), "rule": "'b' of y"}
+    if fits:
+        directory.check_facts(facts.model_copy(update=new))
+    else:
+        with pytest.raises(StoreError, match="engine, foreign_maps differ"):
+            directory.check_facts(facts.model_copy(update=new))
 
 
 def test_own_packages_are_those_of_the_distribution() -> None:
