@@ -25,9 +25,7 @@ def printable(text: str) -> str:
     >>> print(printable("loss \x1b[2J 0.1"))
     loss \u001b[2J 0.1
     """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(map(escape_character, text))
+    return text.translate(ESCAPES)
 
 
 def escape_character(character: str) -> str:
@@ -35,6 +33,17 @@ def escape_character(character: str) -> str:
     if character in KEPT or unicodedata.category(character) not in UNPRINTABLE_CATEGORIES:
         return character
     return json.dumps(character)[1:-1] if ord(character) > 0xFFFF else f"\\u{ord(character):04x}"
+
+
+class Escapes(dict[int, str]):
+    """Table for `str.translate`, which grows by every character that is looked up."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = escape_character(chr(code))
+        return self[code]
+
+
+ESCAPES = Escapes()
 
 
 class PrintableOutput:

@@ -184,13 +184,14 @@ class RunDirectory(RecordedDirectory):
             raise self.damage_error(CONFIG, error) from error
 
     def check_before_resuming(self) -> None:
-        """Raise `StoreError` if the run holds a link, or a trained one a file that is not what it wrote.
+        """Raise `StoreError` if a link leads out of the run, or a trained one has a file that is not what it wrote.
 
         Trackers write into the directory as well, and would follow the link. Votes that the user deleted are counted
         again.
         """
         for file in files_below(self.path):
-            refuse_links(self.path, file.as_posix())
+            if not (self.path / file).resolve().is_relative_to(self.path.resolve()):
+                refuse_links(self.path, file.as_posix())
         for name in [*self.digests] if self.state == "trained" else ():
             if name.startswith("votes/") and not (self.path / name).exists():
                 del self.digests[name]

@@ -75,6 +75,13 @@ def test_a_run_with_a_link_is_not_resumed(name: str, unfinished: Path, target: P
     assert target.read_text() == SECRET
 
 
+def test_a_link_that_stays_inside_of_a_run_does_not_keep_it_from_being_resumed(unfinished: Path) -> None:
+    """As some trackers make them: the latest of several folders."""
+    (unfinished / "wandb" / "run-1").mkdir(parents=True)
+    (unfinished / "wandb" / "latest").symlink_to("run-1")
+    assert crfl_core.resume(unfinished).metrics.accuracy > 0
+
+
 def test_a_linked_lock_does_not_empty_a_file(run: Path, target: Path) -> None:
     (run / ".lock").unlink()
     (run / ".lock").symlink_to(target)
