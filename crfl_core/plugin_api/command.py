@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import click
 
-CORE_COMMANDS = ("run", "show", "certify", "predict", "plugins", "explain", "schema")
+CORE_COMMANDS = ("run", "show", "certify", "attack", "predict", "plugins", "explain", "schema")
 """Commands of the core, whose names no plugin can take."""
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
