@@ -172,7 +172,7 @@ def build_certifier(config: RunConfig, ledger: Ledger) -> Certifier:
         settings = certificate.votes.apply(config.votes)
         audit = audit_certificate(certificate, ledger, assumed)
         request = VoteRequest("groups" if ledger.facts.groups else "logits")
-        if not has_wrong_model_count(certificate, ledger):
+        if not is_for_other_kind_of_run(certificate, ledger):
             with wrap_failures(f"certificate {certificate.full_name} failed in request"):
                 request = certificate.request(ledger, assumed, settings)
         any_round = None
@@ -272,7 +272,7 @@ def audit_certificate(certificate: Certificate, ledger: Ledger, threat: Threat) 
     """Check every assumption of a certificate on a run, for the requested levels."""
     levels = select_levels(certificate)
     with wrap_failures(f"certificate {certificate.full_name} failed in audit"):
-        if has_wrong_model_count(certificate, ledger):
+        if is_for_other_kind_of_run(certificate, ledger):
             checks: tuple[Check, ...] = (check_model_count(ledger),)
         else:
             checks = certificate.audit(ledger, threat)
@@ -293,7 +293,7 @@ def select_levels(certificate: Certificate) -> tuple[Level, ...]:
     return certificate.levels or certificate.levels_offered
 
 
-def has_wrong_model_count(certificate: Certificate, ledger: Ledger) -> bool:
+def is_for_other_kind_of_run(certificate: Certificate, ledger: Ledger) -> bool:
     """Return whether a certificate about groups meets a run with one model, or the other way round."""
     return certificate.groups != (ledger.facts.groups is not None)
 

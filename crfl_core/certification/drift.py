@@ -41,8 +41,8 @@ class AttackedRound:
     """One attacked round: what each participant can contribute to the drift.
 
     `fade` is the factor that the rounds up to the horizon leave of a drift. `diameter` = 2 rho bounds any drift of the
-    round. `start_norm` is the spectral norm of the weights when local training begins. `strength` is S_i per unit of
-    poison ratio. `deviation_cost` is the drift in the honest clean world of multiplying a clean update, or of training
+    round. `start_spectral_norm` is that of the weights when local training begins. `strength` is S_i per unit of poison
+    ratio. `deviation_cost` is the drift in the honest clean world of multiplying a clean update, or of training
     it with another rate or number of steps. `arbitrary_cost` is that of a client that submits anything the server lets
     through: infinite without a cap, unless the submitted update is known.
     """
@@ -50,7 +50,7 @@ class AttackedRound:
     rows: ClientColumns
     fade: float
     diameter: float
-    start_norm: Array
+    start_spectral_norm: Array
     strength: Array
     deviation_cost: Array
     arbitrary_cost: Array
@@ -232,7 +232,7 @@ class DriftBound:
                 "replacement" if poison == "update" else poison,
                 delta[None, :],
                 input_bound=input_bound(self.ledger),
-                start_norm=attacked.start_norm[:, None],
+                start_norm=attacked.start_spectral_norm[:, None],
                 path=(attacked.rows.learning_rate * attacked.rows.steps)[:, None],
                 domain_bound=domain_bound(self.ledger, self.threat),
             )
@@ -299,7 +299,7 @@ class DriftBound:
             rows=rows,
             fade=fade,
             diameter=2.0 * record.clip_norm,
-            start_norm=rounding_error.weight_norms(self.ledger, number, self._longest_input),
+            start_spectral_norm=rounding_error.weight_norms(self.ledger, number, self._longest_input),
             strength=formulas.attack_strength(rows.weight_bound, scale, rows.learning_rate, steps),
             deviation_cost=self._deviation_cost(rows, record.start_norm) if honest else np.zeros(len(rows)),
             arbitrary_cost=formulas.byzantine_terms(rows.weight_bound, submitted_norm, honest_norm),

@@ -16,7 +16,7 @@ from crfl_core.errors import StoreError
 from crfl_core.records.round import Dependence
 
 LEDGER_FORMAT = 1
-"""Number of the file format; it grows when a reader of old files would misunderstand new ones."""
+"""Number of the file format. Raise it when columns or facts change: a reader accepts its own format only."""
 
 
 class LedgerRecord(BaseModel):

@@ -16,7 +16,7 @@ Arrays = Mapping[str, NDArray[Any]]
 ANY_SIGN = ("weight", "weight_bound", "scale")
 """Columns that may hold negative numbers."""
 
-MEASURED = ("submitted_norm", "residual_norm", "scale")
+MAY_BE_NAN = ("submitted_norm", "residual_norm", "scale")
 """Columns that may hold NaN: for an update that is not finite."""
 
 
@@ -55,7 +55,7 @@ def read_client_columns(arrays: Arrays) -> ClientColumns:
     if any(column.ndim != 1 or len(column) != len(columns["round"]) for column in columns.values()):
         raise ValueError("its columns must have an entry for each row")
     for name, column in columns.items():
-        if name not in MEASURED:
+        if name not in MAY_BE_NAN:
             check_values(name, column, negative=name in ANY_SIGN)
     if (np.diff(columns["round"]) < 0).any() or not (columns["round"] >= 1).all():
         raise ValueError("its rounds are not in order")

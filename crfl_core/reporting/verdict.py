@@ -136,7 +136,7 @@ def typical_point(curve: Curve) -> tuple[float, float]:
 def attacked_rounds(curve: Curve) -> str:
     """Say in which rounds the attackers of a curve may act."""
     if curve.any_round_accuracy:
-        return "in any one round" if curve.rounds.startswith("round ") else "in as many rounds as were attacked, any"
+        return "in any one round" if curve.rounds.startswith("round ") else "in any rounds, as many as were attacked"
     return f"in {curve.rounds}" if curve.rounds else "in the attacked rounds"
 
 

@@ -16,7 +16,7 @@ from crfl_core.certification.certifier import (
     Audit,
     audit_certificate,
     check_model_count,
-    has_wrong_model_count,
+    is_for_other_kind_of_run,
     select_levels,
 )
 from crfl_core.certification.threat_resolution import enlarge_threat
@@ -89,7 +89,7 @@ def plan_audit(certificate: Certificate, ledger: Ledger, threat: Threat | None) 
 
     Certificates of others are only asked whether they are about one model or about groups.
     """
-    if has_wrong_model_count(certificate, ledger):
+    if is_for_other_kind_of_run(certificate, ledger):
         check = check_model_count(ledger)
         return Audit(certificate.title, certificate.sound, certificate.label, select_levels(certificate), (check,))
     if threat is None or not is_built_in(certificate):

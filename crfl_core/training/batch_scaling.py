@@ -110,12 +110,14 @@ class BatchScaling:
         self._factors[group, step] = factors
         return torch.from_numpy(factors).to(x.device, self._dtype)
 
-    def add_measurements(self, poisoning: BatchMeasurements) -> BatchMeasurements:
+    def add_measurements(self, measurements: BatchMeasurements) -> BatchMeasurements:
         """Return the measurements with what was found of every client's batches."""
         spectrum, start = self._found.max(axis=2)
         scaled: NDArray[np.int64] = np.count_nonzero(self._factors < 1.0, axis=1)
         factor = self._factors.min(axis=1)
-        return replace(poisoning, spectrum=spectrum, start_gradient=start, batch_factor=factor, scaled_batches=scaled)
+        return replace(
+            measurements, spectrum=spectrum, start_gradient=start, batch_factor=factor, scaled_batches=scaled
+        )
 
 
 def batch_spectra(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured:

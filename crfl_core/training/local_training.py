@@ -80,7 +80,7 @@ class LocalTraining:
         weights = sample_weights(sizes, rows.shape[2], dtype)
         rates = torch.from_numpy(behaviour.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
         decay = torch.from_numpy(clients.weight_decay).to(device, dtype) if clients.weight_decay.any() else None
-        poisoned, poisoning = self._poisoner.poison(task, rows, labels, sizes, clients.ids[honest:])
+        poisoned, measurements = self._poisoner.poison(task, rows, labels, sizes, clients.ids[honest:])
         scaling: BatchScaling | None = None
         if federation.honest.facts.spectrum is not None:
             own_data = 0 if poisoned is None else len(poisoned)
@@ -106,13 +106,13 @@ class LocalTraining:
                 for name, values in finish_round(federation, start, updates, rates, memory, group).items():
                     kept[name][:, group] = values
         if scaling is not None:
-            poisoning = scaling.add_measurements(poisoning)
+            measurements = scaling.add_measurements(measurements)
         if 0 < honest < len(clients):
             back = np.argsort(order)
             updates = updates[:, back]
-            poisoning = poisoning.take(back)
+            measurements = measurements.take(back)
             kept = {name: values[:, back] for name, values in kept.items()}
-        return LocalUpdates(part, updates, poisoning, kept)
+        return LocalUpdates(part, updates, measurements, kept)
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         """Count the votes on some samples of a test set, block by block."""

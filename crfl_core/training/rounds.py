@@ -100,12 +100,12 @@ def play_round(session: Session, progress: tuple[Progress, ...], *, clean: bool 
     outcomes = []
     for group, plan, aggregate in zip(groups, plans, aggregates, strict=True):
         start = group.before.models
-        steps = apply_server_optimiser(group, aggregate)
-        candidates = clip(start + torch.stack([step.update for step in steps]), plan.clip_norm)
-        accepted = ask_accept_hooks(group, candidates, steps)
+        changes = apply_server_optimiser(group, aggregate)
+        candidates = clip(start + torch.stack([change.update for change in changes]), plan.clip_norm)
+        accepted = ask_accept_hooks(group, candidates, changes)
         clipped = choose_models(accepted, candidates, start, plan.clip_norm)
         models = add_noise(clipped, plan.noise_std, streams, plan.number, group.before.replicas, plan.group)
-        outcomes.append(group.finish(steps, accepted, clipped, models))
+        outcomes.append(group.finish(changes, accepted, clipped, models))
     return update_attack_state(session.federation, groups, outcomes)
 
 
@@ -157,7 +157,7 @@ def aggregate_updates(
             if group.failed is None:
                 group.check_usable()
                 results = group.aggregation.results()
-        aggregates.append(group.keep_models() if results is None else results)
+        aggregates.append(group.without_change() if results is None else results)
     return aggregates
 
 
@@ -168,13 +168,13 @@ def apply_server_optimiser(group: GroupRound, aggregate: tuple[ChainResult, ...]
     optimiser = plan.server.optimiser
     with group.isolate_failure():
         if group.failed is None:
-            steps = aggregate
+            changes = aggregate
             if optimiser is not None:
                 models = zip(before.models, aggregate, before.states, strict=True)
-                steps = tuple(optimise(optimiser, plan, *model) for model in models)
-            check_finite(steps, plan.number)
-            return steps
-    return group.keep_models()
+                changes = tuple(optimise(optimiser, plan, *model) for model in models)
+            check_finite(changes, plan.number)
+            return changes
+    return group.without_change()
 
 
 def clip(models: Tensor, norm: float) -> Tensor:
@@ -183,7 +183,7 @@ def clip(models: Tensor, norm: float) -> Tensor:
     return models / (norms / norm).clamp(min=1.0)
 
 
-def ask_accept_hooks(group: GroupRound, candidates: Tensor, steps: tuple[ChainResult, ...]) -> tuple[bool, ...]:
+def ask_accept_hooks(group: GroupRound, candidates: Tensor, changes: tuple[ChainResult, ...]) -> tuple[bool, ...]:
     """Ask the hooks of plugins whether they accept each candidate model; a group that has failed accepts none."""
     session = group.session
     start = group.before.models
@@ -192,8 +192,8 @@ def ask_accept_hooks(group: GroupRound, candidates: Tensor, steps: tuple[ChainRe
     if not session.hooks.may_reject:
         return (True,) * len(start)
     return tuple(
-        session.hooks.accept(session.context, group.plan.seen_from(model), candidate, step.states)
-        for model, candidate, step in zip(start, candidates, steps, strict=True)
+        session.hooks.accept(session.context, group.plan.seen_from(model), candidate, change.states)
+        for model, candidate, change in zip(start, candidates, changes, strict=True)
     )
 
 
@@ -308,7 +308,7 @@ class GroupRound:
             self.arrivals.check_usable(self.plan.number)
 
     def finish(
-        self, steps: tuple[ChainResult, ...], accepted: tuple[bool, ...], clipped: Tensor, models: Tensor
+        self, changes: tuple[ChainResult, ...], accepted: tuple[bool, ...], clipped: Tensor, models: Tensor
     ) -> RoundOutcome:
         """Return the outcome of the round. A group that has failed stands still from now on."""
         before = self.before
@@ -317,12 +317,13 @@ class GroupRound:
             after = replace(before, number=self.plan.number, failed=failed)
         else:
             states = tuple(
-                step.states if keep else old for step, old, keep in zip(steps, before.states, accepted, strict=True)
+                change.states if keep else old
+                for change, old, keep in zip(changes, before.states, accepted, strict=True)
             )
             after = Progress(self.plan.number, models, states, before.replicas, memory=self.memory)
-        return RoundOutcome(self.plan, before, self.arrivals, steps, accepted, clipped, after)
+        return RoundOutcome(self.plan, before, self.arrivals, changes, accepted, clipped, after)
 
-    def keep_models(self) -> tuple[ChainResult, ...]:
+    def without_change(self) -> tuple[ChainResult, ...]:
         """Return results in which no update reached a model."""
         clients = len(self.plan.clients)
         pairs = zip(self.before.models, self.before.states, strict=True)
@@ -349,13 +350,13 @@ class GroupRound:
                     return
 
 
-def check_finite(steps: tuple[ChainResult, ...], number: int) -> None:
+def check_finite(changes: tuple[ChainResult, ...], number: int) -> None:
     """Raise `PluginFailure` if the change of a model is not finite."""
-    for step in steps:
-        if not torch.isfinite(step.update).all():
+    for change in changes:
+        if not torch.isfinite(change.update).all():
             raise PluginFailure(
                 f"aggregation: round {number}: the aggregate of finite updates is not finite in "
-                f"{step.update.dtype}: an offset or a weight is too large"
+                f"{change.update.dtype}: an offset or a weight is too large"
             )
 
 

@@ -82,11 +82,11 @@ Answer = tuple[NDArray[Any], Columns, Columns]
 
 def receive_updates(part: slice, answer: Answer) -> LocalUpdates:
     """Copy a worker's answer into memory of this process: Ray's is free again at once."""
-    updates, poisoning, memory = answer
+    updates, measurements, memory = answer
     return LocalUpdates(
         part,
         to_tensor(updates),
-        BatchMeasurements(**{name: one.copy() for name, one in poisoning.items()}),
+        BatchMeasurements(**{name: one.copy() for name, one in measurements.items()}),
         {name: to_tensor(one) for name, one in memory.items()},
     )
 
