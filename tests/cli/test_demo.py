@@ -14,7 +14,6 @@ from crfl_reports.commands.demo_story import ROWS, story_lines
 
 from crfl_core import RunResult, load
 from crfl_core.cli.output import program_name, use_colours
-from tests.cli.terminals import Terminal
 
 Crfl = Callable[..., CompletedProcess[str]]
 
@@ -32,6 +31,7 @@ def shown(crfl: Crfl, folder: Path) -> str:
         result = crfl("demo", "--out", folder / "runs")
         assert result.returncode == 0
         kept.write_text(result.stdout, encoding="utf-8")
+        (folder / "progress.txt").write_text(result.stderr, encoding="utf-8")
     return kept.read_text(encoding="utf-8")
 
 
@@ -91,18 +91,19 @@ def test_the_commands_to_paste_are_those_that_the_shell_finds(tmp_path: Path, mo
     assert program_name() == "crfl"
 
 
-def test_a_terminal_sees_which_federation_trains_and_colours_that_carry_meaning(tmp_path: Path) -> None:
-    window = Terminal("demo", "--out", tmp_path / "runs")
-    try:
-        text = window.shown()
-    finally:
-        window.close()
-    for title in ("1/3 undefended  training", "2/3 defended  training", "3/3 certified  votes"):
-        assert title in text
-    story = text[text.index("Ten clients") : text.index("answers for the explorer")]
-    row = {line.split()[0]: line for line in story.splitlines() if "averaging" in line or "vote of" in line}
+def test_progress_says_which_of_the_three_federations_trains(shown: str, folder: Path) -> None:
+    progress = (folder / "progress.txt").read_text(encoding="utf-8")
+    for title in ("1/3 undefended  round 1/20", "2/3 defended  round 1/20", "3/3 certified  round 1/20"):
+        assert title in progress
+
+
+def test_a_successful_attack_is_red_and_a_proof_green(shown: str, folder: Path) -> None:
+    lines = [*story_lines(results(folder), plain=True, colours=True)]
+    row = {line.split()[0]: line for line in lines if line.startswith("  ") and " %" in line}
     assert re.search(r"\x1b\[31m +9\d\.\d %\x1b\[0m", row["undefended"])
+    assert "\x1b" not in row["defended"]
     assert re.search(r"\x1b\[32m.* %\x1b\[0m", row["certified"])
+    assert not any("\x1b" in line for line in story_lines(results(folder), plain=True))
 
 
 def test_no_color_is_for_the_demo_too(monkeypatch: pytest.MonkeyPatch) -> None:
