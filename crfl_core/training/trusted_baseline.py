@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
 from crfl_core.config.schema import ReserveSamples
@@ -56,6 +55,8 @@ def score_trusted_samples(federation: Federation) -> TrustedScore | None:
 
 def minimise_loss(federation: Federation, features: Tensor, labels: Tensor) -> Tensor:
     """Return the parameters (P,) that L-BFGS reaches from the run's start."""
+    from scipy.optimize import minimize  # which a run without reserved samples does not wait for
+
     model = federation.model
     decay = federation.config.training.weight_decay
     start = federation.start.parameters.double().cpu()
