@@ -34,6 +34,6 @@ def read_regular_file(path: Path, most: int | None = None) -> bytes:
 
 
 def free_bytes() -> int:
-    """Return how many bytes this process may still allocate."""
+    """Return how many bytes this process may still allocate; a text always fits."""
     headroom = resource_limits.free_memory()
-    return UNKNOWN_MEMORY_BYTES if headroom is None else headroom.left
+    return UNKNOWN_MEMORY_BYTES if headroom is None else max(headroom.left, MOST_TEXT_BYTES)

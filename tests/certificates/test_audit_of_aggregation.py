@@ -87,11 +87,11 @@ def test_weights_may_leave_the_model_a_share_of_itself() -> None:
 
 
 class Replacing(Tracker):
-    """Puts other weights in the record, which reconstruct the aggregate as well."""
+    """Puts other weights in the record, which reconstruct the aggregate up to rounding."""
 
     @hookimpl
     def crfl_effective_weights(self, updates: ClientUpdates, aggregate: RuleResult) -> Tensor:
-        return aggregate.weights.clone()
+        return torch.nextafter(aggregate.weights, torch.ones_like(aggregate.weights))
 
 
 def test_replaced_weights_are_never_fixed() -> None:

@@ -125,7 +125,7 @@ def test_members_stand_with_their_types_as_the_source_writes_them() -> None:
 def test_what_a_class_inherits_is_listed_once_with_a_link_to_where_it_is_described() -> None:
     for name in ("Tracker", "Dataset", "LinearAggregator"):
         assert section(name).count("Inherited from [`Plugin`](plugins.md#plugin): ") == 1
-    assert "Inherited from [`Aggregator`](#aggregator): `breakdown`" in section("LinearAggregator")
+    assert "Inherited from [`Aggregator`](#aggregator): `signed_weights`, `breakdown`" in section("LinearAggregator")
     assert "`full_name`" not in section("Certificate").partition("Inherited from [`Plugin`]")[2].partition(".")[0]
 
 
