@@ -1,8 +1,8 @@
 """Fetch or compare the vendored files of reports: `python -m docs.vendored [VERSION]`.
 
 Without a version, the files that are there are compared with what `vendored.json` says of them, and nothing is fetched.
-With one, the package is downloaded from the npm registry, compared with the digest that the registry has of it, and its
-files replace those that are there. Look at the pages afterwards: `python -m docs.screenshots`.
+With one, `npm` downloads the package and compares it with the digest that its registry has of it, and its files replace
+those that are there. Look at the pages afterwards: `python -m docs.screenshots`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import base64
 import hashlib
 import io
 import json
+import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 FOLDER = Path(__file__).parents[1] / "plugins" / "reports" / "crfl_reports" / "pages" / "assets" / "vendored"
 RECORD = FOLDER / "vendored.json"
-REGISTRY = "https://registry.npmjs.org"
 PACKAGE = "uplot"
 FILES = {
     "uPlot.iife.min.js": "package/dist/uPlot.iife.min.js",
@@ -42,36 +42,36 @@ def main(arguments: list[str]) -> int:
 
 
 def fetch(version: str) -> dict[str, Any]:
-    """Download a version, compare the registry's digest, and unpack the files."""
-    about = json.loads(download(f"{REGISTRY}/{PACKAGE}/{version}"))
-    content = download(about["dist"]["tarball"])
+    """Download a version with npm, which compares the registry's digest, and unpack the files."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["npm", "pack", f"{PACKAGE}@{version}", "--json"]
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=True)
+        (about,) = json.loads(done.stdout)
+        content = (Path(folder) / about["filename"]).read_bytes()
     found = "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
-    if found != about["dist"]["integrity"]:
-        raise SystemExit(f"{about['dist']['tarball']}: its digest is {found}, not {about['dist']['integrity']}")
+    if found != about["integrity"]:
+        raise SystemExit(f"{about['filename']}: its digest is {found}, not {about['integrity']}")
     digests = {}
+    licence = ""
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        for name, inside in FILES.items():
+        for name, inside in {**FILES, "package.json": "package/package.json"}.items():
             member = archive.extractfile(inside)
             if member is None:
-                raise SystemExit(f"{about['dist']['tarball']}: has no {inside}")
+                raise SystemExit(f"{about['filename']}: has no {inside}")
             text = member.read()
+            if name == "package.json":
+                licence = json.loads(text)["license"]
+                continue
             (FOLDER / name).write_bytes(text)
             digests[name] = hashlib.sha256(text).hexdigest()
     return {
         "package": PACKAGE,
         "version": about["version"],
-        "licence": about["license"],
-        "source": about["dist"]["tarball"],
-        "integrity": about["dist"]["integrity"],
+        "licence": licence,
+        "source": f"npm package {PACKAGE} {about['version']}",
+        "integrity": about["integrity"],
         "sha256": digests,
     }
-
-
-def download(address: str) -> bytes:
-    """Download a file of the registry."""
-    with urlopen(address, timeout=60) as answer:
-        content: bytes = answer.read()
-    return content
 
 
 def differences() -> list[str]:
