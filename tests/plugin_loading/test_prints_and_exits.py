@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import crfl_core
+from crfl_core.errors import describe_exception
 from tests.plugin_loading.called_methods import Called, every_called_method
 
 Install = Callable[..., None]
@@ -156,6 +157,16 @@ class TestExits:
         told = f"tracker 'exits' of exiting-tools 0.7 cannot be imported: {SENTENCE} (exiting_tools.py:2)\n"
         assert without_folder(result.stderr).endswith(told)
         assert crfl("plugins", "--json").returncode == 0
+
+    @pytest.mark.parametrize("loader", ["importlib.metadata", "importlib_metadata"])
+    def test_the_line_is_the_plugins_whichever_library_loads_it(self, loader: str) -> None:
+        """The second library takes the place of the first as soon as a tracker or an engine imports it."""
+        loading = {"__name__": loader}
+        exec(compile("def load(source, names):\n    exec(source, names)\n", f"{loader}.py", "exec"), loading)
+        with pytest.raises(ZeroDivisionError) as stop:
+            loading["load"](compile("\n1 / 0\n", "plugin.py", "exec"), {"__name__": "plugin"})  # type: ignore[operator]
+        stop.value.__traceback__ = stop.tb.tb_next
+        assert describe_exception(stop.value) == "ZeroDivisionError: division by zero (plugin.py:2)"
 
     @pytest.mark.parametrize(
         ("statement", "reason"),
