@@ -38,6 +38,7 @@ PROMISED = {
     "pydantic_core": ["pydantic"],
     "requests": ["pooch"],
     "starlette": ["flwr"],
+    "uvicorn": ["flwr"],
 }
 """Modules that a declared distribution requires itself, and works with in the open."""
 

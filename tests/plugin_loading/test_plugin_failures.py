@@ -1,4 +1,4 @@
-"""Plugins that raise while a run uses them: a sentence that says which plugin it was, and how to resume the run."""
+"""Plugins that raise while a run uses them: a sentence that says which plugin and line it was, and how to go on."""
 
 from __future__ import annotations
 
@@ -31,5 +31,6 @@ def test_a_plugin_that_raises_is_named_with_its_distribution_and_version(
     assert "'fragile' of fragile-tools 0.7 failed" in result.stderr
     assert "ZeroDivisionError: out of order" in result.stderr
     first, *more = result.stderr.splitlines()
-    assert first.endswith("ZeroDivisionError: out of order")
-    assert more == ([f"resume with `crfl run {tmp_path / 'run'}`"] if (tmp_path / "run").exists() else [])
+    assert first.endswith("fragile_tools.py:6)")
+    resume = [f"resume with `crfl run {tmp_path / 'run'}`"] if (tmp_path / "run").exists() else []
+    assert more == [*resume, "CRFL_DEBUG=1 shows the traceback"]
