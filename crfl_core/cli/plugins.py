@@ -121,7 +121,7 @@ def show(name: Name, kind: Kind = None, json: Json = False) -> None:
 
     with output.redirect_plugin_output():
         registry = Registry()
-        chosen = find_kind(registry, kind, name)
+        chosen = find_kind(registry, kind, name, without_commands=True)
         if chosen == "command":
             bare = name.rpartition(":")[2]
             raise PluginError(f"{name!r} is a command: `crfl {bare} --help` says what it does")
@@ -247,8 +247,11 @@ def build_plugin(registry: Registry, kind: str | None, name: str, options: Seque
         raise ConfigError("\n".join(sentences)) from error
 
 
-def find_kind(registry: Registry, kind: str | None, name: str) -> str:
-    """Return the given kind, or the only kind that has a plugin of this name."""
+def find_kind(registry: Registry, kind: str | None, name: str, *, without_commands: bool = False) -> str:
+    """Return the given kind, or the only kind that has a plugin of this name.
+
+    Without commands, a command counts only if no other kind has the name.
+    """
     from crfl_core.errors import PluginError, suggest_names
     from crfl_core.plugin_api import KINDS
 
@@ -260,6 +263,8 @@ def find_kind(registry: Registry, kind: str | None, name: str) -> str:
     if not kinds:
         known = sorted({known for kind in KINDS for known in registry.names(kind)})
         raise PluginError(f"there is no plugin {name!r}: {suggest_names(bare, known) or '`crfl plugins` lists them'}")
+    if without_commands:
+        kinds = [kind for kind in kinds if kind != "command"] or kinds
     if len(kinds) > 1:
         raise PluginError(f"{name!r} is the name of several plugins: choose with --kind {' or --kind '.join(kinds)}")
     return kinds[0]

@@ -14,7 +14,7 @@ def file(text: str, begins: str, *says: str, name: str = "bad.toml") -> Bad:
 
 CONFIG_FILES = {
     "missing file": Bad(["run", "nope.toml"], "nope.toml: ", ["no such file"]),
-    "directory": Bad(["run", "."], ".: ", ["cannot be read", "Is a directory"]),
+    "directory": Bad(["run", "."], ".: ", ["not a run directory"]),
     "not text": Bad(["run", "bad.toml"], "bad.toml: ", ["cannot be read", "utf-8"], {"bad.toml": b"\xff\xfe"}),
     "TOML syntax": file("rounds = 3\nseed = \n", "bad.toml: not valid TOML: ", "line 2, column 8"),
     "YAML syntax": file("rounds: [3\n", "bad.yaml: not valid YAML: ", "line 1, column 9", name="bad.yaml"),

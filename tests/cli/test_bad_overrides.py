@@ -96,7 +96,9 @@ OVERRIDES = {
         'certificates.0.levels=["client"]', "certificates.0.levels", "'paper' has no 'client' level: it offers feature"
     ),
     "unknown level": override(
-        'certificates.0.levels=["pixel"]', "certificates.0.levels.0 = 'pixel'", "'feature', 'sample' or 'client'"
+        'certificates.0.levels=["pixel"]',
+        "certificates.0.levels.0 = 'pixel'",
+        "'feature', 'sample', 'client' or 'backdoor'",
     ),
     "threat clients": override("threat.clients=[55]", "threat.clients", "found [55], but there are 50 clients, 0..49"),
     "too many threats": override("threat.clients=51", "threat.clients", "found 51, but there are 50 clients"),

@@ -37,9 +37,9 @@ def mapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     counts: list[int] = []
     real = features.compute_features
 
-    def counting(maps: Any, x: Any, shown: Any) -> object:
+    def counting(maps: Any, x: Any, shown: Any, partition: Any = None) -> object:
         counts.append(len(x))
-        return real(maps, x, shown)
+        return real(maps, x, shown, partition)
 
     monkeypatch.setattr(features, "compute_features", counting)
     return counts

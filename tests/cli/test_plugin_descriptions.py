@@ -44,7 +44,7 @@ def test_a_rule_is_shown_with_all_that_a_person_wants_to_know(crfl: Crfl) -> Non
         ("bucketing", "only their weighted sum", "FixedStage"),
         ("update-cap", "each by itself", "CapStage"),
         ("norm-filter", "all together", "Stage"),
-        ("rfa", "all together", "Aggregator"),
+        ("rfa", "all together", "WeightedRule"),
     ],
 )
 def test_what_a_step_needs_of_the_updates_follows_from_its_base(crfl: Crfl, name: str, needs: str, base: str) -> None:
