@@ -79,6 +79,22 @@ def test_figures_share_training_and_fast_ones_keep_the_papers_radii() -> None:
         assert first.steps * first.learning_rate == pytest.approx(second.steps * second.learning_rate)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(
+    ("override", "samples"),
+    [
+        ('dataset={type="digits"}', None),
+        ("dataset=crfl:digits", None),
+        ("dataset.type=digits", None),
+        ('dataset={type="mnist"}', 12000),
+        ("dataset.path=files", 12000),
+    ],
+)
+def test_another_dataset_has_no_number_of_samples_of_fast(override: str, samples: int | None) -> None:
+    settings = ReproductionOptions(1, fast=True, overrides=(override,)).settings("mnist")
+    assert settings.get("dataset.train_samples") == samples
+    assert settings["training.steps"] == 6
+
+
 @pytest.mark.filterwarnings("ignore:training.spectrum scales most batches")
 def test_two_figures_are_run_judged_and_drawn_fast(tmp_path: Path) -> None:
     found = reproduce(

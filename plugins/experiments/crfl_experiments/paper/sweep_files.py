@@ -98,7 +98,17 @@ class ReproductionOptions:
         return "-".join([*parts, str(self.seeds)])
 
     def _fast_settings(self, dataset: str) -> dict[str, Any]:
-        return FAST[dataset] if self.fast else {}
+        if not self.fast:
+            return {}
+        other_data = self._names_other_data(dataset)
+        return {key: value for key, value in FAST[dataset].items() if not (other_data and key.startswith("dataset."))}
+
+    def _names_other_data(self, dataset: str) -> bool:
+        """Return whether an override takes another dataset, which may have fewer samples than `--fast` takes."""
+        settings = self._override_settings()
+        chosen = settings.get("dataset")
+        named = settings.get("dataset.type", chosen.get("type") if isinstance(chosen, Mapping) else chosen)
+        return named is not None and str(named).rpartition(":")[2] != dataset
 
     def _override_settings(self) -> dict[str, Any]:
         settings = {}
