@@ -245,13 +245,21 @@ def measure_attackers(ledger: Ledger, attack: Attack | None = None) -> Attackers
     )
 
 
-def compute_curves(guarantees: Sequence[CertificateResult], radii: Sequence[float] | None) -> tuple[Curve, ...]:
-    """Compute the curves of guarantees, at the given radii, else on grids that a level's test sets share."""
+def compute_curves(
+    guarantees: Sequence[CertificateResult], radii: Sequence[float] | None, attackers: int = 0
+) -> tuple[Curve, ...]:
+    """Compute the curves of guarantees, at the given radii, else on grids that a level's test sets share.
+
+    Curves about clients also have a point at the assumed number of `attackers`, which is what the user asks about.
+    """
     grids: dict[tuple[str, str], tuple[float, ...]] = {}
     for certified in guarantees:
         alike = [one for one in guarantees if table_key(one) == table_key(certified)]
         largest = np.concatenate([answer.radius for one in alike for answer in (one.guarantee, *one.by_clients)])
-        grids[table_key(certified)] = default_grid(largest, certified.level) if radii is None else tuple(radii)
+        grid = default_grid(largest, certified.level) if radii is None else tuple(radii)
+        if radii is not None and certified.level == "client" and attackers and attackers not in grid:
+            grid = tuple(sorted((*grid, float(attackers))))
+        grids[table_key(certified)] = grid
     return tuple(compute_curve(certified, grids[table_key(certified)]) for certified in guarantees)
 
 

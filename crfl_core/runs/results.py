@@ -138,7 +138,7 @@ def certify_all(
             if watch is not None:
                 watch(certified)
             own.append(certified)
-        curves = compute_curves(own, radii)
+        curves = compute_curves(own, radii, question.threat.attackers)
         found += own
         shown += curves
         if together:
@@ -174,6 +174,8 @@ class RunResult:
     def __init__(self, path: Path, registry: Registry | None = None, *, trust: bool = False) -> None:
         self.path = path
         self.directory = RunDirectory(path)
+        if self.directory.has(CONFIG):
+            self.directory.read(CONFIG)  # a changed one is refused, whatever is asked
         self.registry = reading(self.directory, registry or Registry(), trust=trust)
 
     @property

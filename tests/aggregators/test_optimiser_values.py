@@ -103,4 +103,5 @@ def test_a_run_equals_algorithm_1_with_the_formula_behind_the_aggregate(
 
 def test_every_optimiser_has_a_case_here() -> None:
     ours = {found.name for found in Registry().listing() if found.kind == "optimiser" and found.distribution == "crfl"}
-    assert ours == {str(options["type"]) for options, _ in CASES.values()}
+    with_clients = {"feddyn"}  # compared together with what its clients remember, in tests/models/test_client_memory.py
+    assert ours - with_clients == {str(options["type"]) for options, _ in CASES.values()}

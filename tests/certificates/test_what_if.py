@@ -97,6 +97,27 @@ def test_another_threat_needs_formulas_alone_and_no_data(run: RunResult, monkeyp
     assert contents(run.path) == before
 
 
+def test_the_assumed_number_of_clients_is_always_answered(tmp_path: Path) -> None:
+    groups = {"type": "iid", "clients": 9}
+    asked = small(partition=groups, groups={"count": 9}, certificates=["group-vote"], evaluation={"radii": [1]})
+    changes = {"attack": "none", "threat": {"clients": 2, "rounds": [1]}, "dataset": {"type": "digits"}}
+    result = crfl_core.run(asked | changes, out=tmp_path / "run")
+    assert next(curve for curve in result.metrics.curves if curve.test_set == "clean").radii == (1.0, 2.0)
+    answer = crfl_core.certify(result, ["threat.clients=3"])
+    (curve, *_) = answer.curves
+    assert curve.radii == (1.0, 3.0)
+
+
+def test_a_changed_config_is_refused_whatever_is_asked(copy: RunResult, crfl: Crfl) -> None:
+    file = copy.path / "config.toml"
+    file.write_text(file.read_text().replace("rounds = ", "rounds = 1", 1))
+    for command in (["show"], ["certify"], ["compare"], ["run"], ["open", "--no-browser"]):
+        done = crfl(*command[:1], str(copy.path), *command[1:])
+        assert done.returncode == 2
+        assert "config.toml" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_the_same_answer_comes_from_a_run_that_assumed_this_threat_from_the_start(
     run: RunResult, tmp_path: Path
 ) -> None:

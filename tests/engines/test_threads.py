@@ -14,7 +14,7 @@ from crfl_engines.local import Local
 import crfl_core
 from crfl_core.extend import LocalUpdates, TrainingTask
 from crfl_core.training.local_training import LocalTraining
-from tests.oracle import OTHER_CONFIG, contents, federation_of, tiny
+from tests.oracle import OTHER_ENGINE, contents, federation_of, tiny
 
 
 class InThreads(Local):
@@ -39,7 +39,7 @@ def test_clients_trained_in_threads_learn_bit_for_bit_the_same(model: dict[str, 
         )
         for kind in ("local", "in-threads")
     ]
-    assert [name for name in found[0] if found[0][name] != found[1][name]] == OTHER_CONFIG
+    assert [name for name in found[0] if found[0][name] != found[1][name]] == OTHER_ENGINE
 
 
 @pytest.fixture(scope="module")

@@ -262,7 +262,8 @@ class Reporting(Median):
 
     @hookimpl
     def crfl_effective_weights(self, updates: ClientUpdates, aggregate: RuleResult) -> Tensor:
-        return aggregate.weights.clone() if self.right else aggregate.weights * 2
+        weights = aggregate.weights
+        return torch.nextafter(weights, torch.ones_like(weights)) if self.right else weights * 2
 
 
 def test_replaced_weights_are_recorded_with_their_source_and_never_count_as_fixed() -> None:

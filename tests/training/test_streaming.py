@@ -100,7 +100,7 @@ def test_memory_does_not_grow_with_the_clients(aggregation: list[str], attack: A
     """A few models, the update that is being added, and the one that was just trained."""
     play_and_forget(crowd(aggregation=aggregation, attack=attack))
     assert len(held) == 4
-    assert max(held) - before < 12
+    assert max(held) - before < 16  # of 40 clients
 
 
 def test_a_norm_bound_under_weight_decay_needs_no_other_update(before: int) -> None:

@@ -331,7 +331,8 @@ class RunNumbers:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Return the content of metrics.json."""
+        """Return the content of metrics.json, of a run whose config was not changed since."""
+        self._directory.read("config.toml")
         return self._directory.read_facts("metrics.json", Metrics)
 
     @cached_property
