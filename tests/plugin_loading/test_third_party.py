@@ -19,7 +19,8 @@ import crfl_core
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("third-party")]  # one process builds the packages
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "third_party"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "third_party"
 PACKAGE = EXAMPLES / "crfl-cge"
 QUICK = (
     "rounds=4",
@@ -56,7 +57,7 @@ class Environment:
 
     def call(self, *command: str) -> CompletedProcess[str]:
         """Run a program of the environment as if nothing else were installed."""
-        # Nothing is resolved here, and a file of constraints may be named relative to another directory.
+        # A file of constraints may be named relative to another directory.
         without = ("PYTHON", "PIP_CONSTRAINT")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(without)}
         environment["OMP_NUM_THREADS"] = "1"
@@ -71,7 +72,7 @@ class Environment:
         )
 
     def pip(self, *arguments: str) -> None:
-        """Run pip without an index: what is installed lies there as a file."""
+        """Run pip, which has to succeed."""
         done = self.call("python", "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments)
         assert done.returncode == 0, done.stderr
 
@@ -79,6 +80,16 @@ class Environment:
         """Put wheels in, and nothing that they depend on."""
         self.pip("install", "--no-deps", "--no-index", *map(str, wheels))
         self._added += [wheel.name.partition("-")[0] for wheel in wheels]
+
+    def download(self, *requirements: str) -> None:
+        """Put in what wheels depend on and crfl does not, in the tested versions, as the environment itself was."""
+        before = self._distributions()
+        self.pip("install", "--constraint", str(ROOT / "constraints.txt"), *requirements)
+        self._added += sorted(self._distributions() - before)
+
+    def _distributions(self) -> set[str]:
+        listing = self.call("python", "-m", "pip", "--disable-pip-version-check", "list", "--format=json")
+        return {line["name"] for line in json.loads(listing.stdout)}
 
     def clean(self) -> None:
         """Take out what was put in."""
@@ -182,6 +193,7 @@ ADDED = {"zeno": "aggregator", "poisonedfl": "attack", "breast-cancer": "dataset
 def test_packages_that_know_nothing_of_each_other_work_together(environment: Environment, tmp_path: Path) -> None:
     """A rule with trusted data, an attack with a memory, a dataset and a certificate: listed, checked, run, resumed."""
     environment.install(*(built(EXAMPLES / f"crfl-{name}", tmp_path) for name in ADDED))
+    environment.download("scikit-learn")  # which holds the dataset of crfl-breast-cancer
 
     together, quiet = str(EXAMPLES / "together.toml"), ["--quiet", "--set", "storage.figures=[]"]
     plugins, ran, shown, *examined = environment.crfl(
