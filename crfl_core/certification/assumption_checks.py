@@ -244,7 +244,9 @@ def check_preprocessing(ledger: Ledger) -> Check:
     """Check that scaling, feature maps and start model do not depend on the clients' data."""
     facts = ledger.facts
     low, high = facts.domain
+    declared = facts.scaling == "declared"
     fitted = " fitted on training data" if facts.scaling_fitted else ""
+    fitted += " by ranges that the dataset or the config states" if declared else ""
     from_file = facts.start.kind == "file"
     start = f", start model from a file ({facts.start.digest:.12}), taken as public and trusted" if from_file else ""
     words = {"curator": "inputs of a curator who is assumed trusted", "public": "public inputs of its own"}
@@ -254,7 +256,7 @@ def check_preprocessing(ledger: Ledger) -> Check:
         for fitted_map in facts.fitted_maps
     )
     curated = any(fitted_map.source == "curator" for fitted_map in facts.fitted_maps)
-    trusted = facts.scaling_fitted or from_file or bool(facts.feature_digests) or curated
+    trusted = declared or facts.scaling_fitted or from_file or bool(facts.feature_digests) or curated
     return Check(
         "preprocessing is public",
         "declared" if trusted else "held",
