@@ -40,8 +40,8 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from crfl_core.errors import StoreError
-from crfl_core.files.array_files import read_arrays
 from crfl_core.files.atomic_files import LOCK, content_digest, refuse_links, rename_folder, scratch_folder
+from crfl_core.files.bounded_reading import read_arrays
 from crfl_core.records import ledger_validation as validation
 from crfl_core.records.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
 from crfl_core.runs.recorded_directory import STATUS, RecordedDirectory, files_below, is_folder

@@ -50,7 +50,7 @@ from crfl_core.training.effective_weights import (
 )
 
 if TYPE_CHECKING:
-    from crfl_core.training.fixed_answers import FixedAnswers
+    from crfl_core.training.groups import FixedAnswers
     from crfl_core.training.session import RoundPlan, Session
 
 

@@ -40,7 +40,7 @@ from crfl_core.training.effective_weights import (
 )
 
 if TYPE_CHECKING:
-    from crfl_core.training.fixed_answers import FixedAnswers
+    from crfl_core.training.groups import FixedAnswers
 
 States = Mapping[str, State]
 """The states of the steps of a chain and of the server's optimiser, by their keys."""

@@ -26,7 +26,7 @@ from crfl_core.records.round import Clients, ClientUpdates, Mixing, RoundFacts, 
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.server_view import ServerView
-    from crfl_core.training.fixed_answers import FixedAnswers
+    from crfl_core.training.groups import FixedAnswers
 
 T = TypeVar("T")
 Shapes = list[tuple[int, ...]]

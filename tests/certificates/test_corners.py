@@ -25,7 +25,7 @@ from crfl_core.extend import (
     State,
     Streams,
 )
-from crfl_core.training.replay import with_attack
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training.steering import PoisonAim, Steering
 from tests.certificates.attackers import Submitting
 from tests.certificates.federations import coins, small

@@ -14,8 +14,8 @@ import crfl_core.certification.formulas as formulas
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import TrainingTask
 from crfl_core.records.inputs import as_floats
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training.local_training import LocalTraining
-from crfl_core.training.replay import with_attack
 from crfl_core.training.steering import Steering
 from tests.certificates.audited import audits, refused
 from tests.certificates.federations import coins, small

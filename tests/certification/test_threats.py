@@ -16,8 +16,8 @@ from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Ledger, RealisedAttack
 from crfl_core.records.measurements import share_error
 from crfl_core.records.threat import ThreatSettings
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training.attackers import sum_poisoned_shares
-from crfl_core.training.replay import with_attack
 from crfl_core.training.steering import Steering
 from tests.certificates.federations import small
 from tests.certificates.ledgers import synthetic_ledger

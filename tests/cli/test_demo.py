@@ -9,8 +9,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from crfl_reports.commands.demo import ending
-from crfl_reports.commands.demo_story import ROWS, story_lines
+from crfl_reports.commands.demo import ROWS, ending, story_lines
 
 from crfl_core import RunResult, load
 from crfl_core.cli.output import program_name, use_colours

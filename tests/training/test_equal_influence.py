@@ -16,8 +16,8 @@ from crfl_core import Threat
 from crfl_core.certification import certifier
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import ConfigError
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training.client_sampling import STEP_RULE_SLACK
-from crfl_core.training.replay import with_attack
 from crfl_core.training.steering import PoisonAim
 from tests.certificates.attackers import Submitting
 from tests.certificates.federations import certifiable, coins
