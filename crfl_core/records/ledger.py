@@ -281,8 +281,8 @@ class ClientRows:
 class ClientColumns:
     """Columns of the ledger: one row per round and participant, in order of rounds.
 
-    `weight` reached the model; `weight_bound` is the weight it would have if no cap had shortened the client's update.
-    Radii use `weight_bound`, reports `weight`.
+    `weight` is the p_i that reached the model; `weight_bound` is what it would be had no cap shortened the client's
+    update. Radii use `weight_bound`, reports `weight`.
     `retention` and `update_bound` say what the protocol allows, see `Clients`. `cap` is the norm that the server
     enforced on the same residual (infinite if none), `residual_norm` the norm of that residual as it entered the
     aggregate, behind the cap; `submitted_norm` is that of the update as it arrived, `scale` the measured ratio of the
