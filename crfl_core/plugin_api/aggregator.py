@@ -48,9 +48,9 @@ class AggregationStep(ServerStep):
     which is projected on a ball, "all" on all updates. It follows from the base class. Steps that see the updates also
     see the server, `updates.round.server`, and with `needs_root = True` its trusted samples.
 
-    >>> from crfl_core.extend import AggregationStep, CapStage, LinearAggregator
-    >>> [issubclass(step, AggregationStep) for step in (CapStage, LinearAggregator)]
-    [True, True]
+    >>> from crfl_core.extend import CapStage, LinearAggregator
+    >>> CapStage.depends, LinearAggregator.depends
+    ('own', 'fixed')
     """
 
     alternatives: ClassVar[str] = "FixedStage, CapStage or LinearAggregator"
