@@ -30,7 +30,7 @@ settings.register_profile("repeatable", derandomize=True)
 if os.environ.get("CI"):  # a change is judged by the same examples every time; people's runs keep searching
     settings.load_profile("repeatable")
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell: Ctrl-C is tested all the same
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell: Ctrl-C is tested even so
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # tests run side by side, and threads that wait for each other cost more than they bring
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests with Ray share one cluster, so one process makes all of them; every other test goes to whoever is free."""
+    """Tests with Ray share one cluster, so one process makes all of them; every other test goes to a free process."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist says nothing about types

@@ -67,7 +67,7 @@ class Backdoor:
 
 @dataclass(frozen=True)
 class Problem:
-    """A federation: who holds which samples, how everybody trains, what the server does. Inputs lie in [0, 1]."""
+    """A federation: who holds which samples, how each of them trains, what the server does. Inputs lie in [0, 1]."""
 
     x: Vector
     y: Rows
@@ -245,7 +245,7 @@ def updates_of(samples: list[int], size: int = 6, seed: int = 0) -> ClientUpdate
 
 
 class Median(Aggregator):
-    """The coordinate-wise median, as a rule that looks at everybody. Refuses what it must never see."""
+    """The coordinate-wise median, as a rule that looks at all updates. Refuses what it must never see."""
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         clients = len(updates.values)

@@ -127,7 +127,7 @@ def create_folders(path: Path) -> None:
 def synchronise_folder(path: Path) -> None:
     """Write the names in a folder to disk: after a power cut, files keep the names that they have now.
 
-    Not every file system can. Everything is in its place all the same, so that this is no reason to stop.
+    Not every file system can. Everything is in its place even then, so it is not an error.
     """
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

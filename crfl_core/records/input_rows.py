@@ -89,7 +89,7 @@ class ByteRows(CompactInputs):
 
     @cached_property
     def divisor(self) -> float | None:
-        """What bytes are divided by; None if no quotient gives exactly the numbers of the table, so they are looked up.
+        """Return what bytes are divided by; None if no quotient gives exactly the numbers of the table.
 
         Dividing takes half the time. The numbers of pixels in [0, 1] are quotients by 255, and those of unscaled bytes
         by 1.

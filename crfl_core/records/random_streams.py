@@ -32,7 +32,7 @@ class Streams:
     def generator(
         self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
     ) -> np.random.Generator:
-        """A fresh generator for one purpose; equal arguments give equal draws, different ones independent.
+        """Return a fresh generator for one purpose; equal arguments give equal draws, others independent ones.
 
         `purpose` is one of `PURPOSES`, or one of them followed by "/" and a word of the caller's own, so that
         two users of the same purpose ("data/partition", "data/subset") do not share their draws.
@@ -107,7 +107,7 @@ class FamilyStreams(Streams):
 
 
 def of_group(purpose: str, group: int | None) -> str:
-    """The purpose for one of several groups; None if there is only one.
+    """Return the purpose of a stream for one of several groups; `group` is None if there is only one.
 
     >>> of_group("noise", 3), of_group("noise", None)
     ('noise/group-3', 'noise')

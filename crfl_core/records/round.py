@@ -41,7 +41,7 @@ PARAMETERS_AT_ONCE = 2**26
 
 
 def most_dependent(*dependences: Dependence) -> Dependence:
-    """The dependence of a chain is that of its worst link.
+    """Return the dependence of a chain: that of its worst link.
 
     >>> most_dependent("fixed", "own", "fixed")
     'own'
@@ -178,7 +178,7 @@ class TrainingTask:
 
 
 def clients_at_once(parameters: int, batch: int) -> int:
-    """How many clients train at once by default: more of them if models and batches are small.
+    """Return how many clients train at once by default: more of them if models and batches are small.
 
     >>> clients_at_once(7850, batch=100), clients_at_once(7850, batch=6), clients_at_once(10**6, batch=6)
     (64, 256, 64)

@@ -187,7 +187,7 @@ def rounds_until(directory: RunDirectory, number: int) -> bytes:
 
 
 def remove_checkpoint(directory: RunDirectory) -> None:
-    """Remove the checkpoint: training is over, or begins anew. Files that the run did not write stay."""
+    """Remove the checkpoint: training is over, or starts again. Files that the run did not write stay."""
     with contextlib.suppress(OSError):
         for name in list_checkpoint_files(directory):
             (directory.path / name).unlink()

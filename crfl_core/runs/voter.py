@@ -42,7 +42,7 @@ class Voter:
     is_open: bool = False
 
     def __call__(self, request: VoteRequest, settings: VoteSettings) -> dict[str, Votes]:
-        """The answer on every test set, by name."""
+        """Return the answer to a request on every test set, by name."""
         digest = self.directory.model_digest
         for directory in (self.directory, self.target):
             if has_votes(directory, request):
@@ -69,7 +69,7 @@ class Voter:
         return answers
 
     def _train_continuations(self, session: Session, request: VoteRequest) -> Tensor:
-        """The noisy final models of all continuations, trained as one batch and kept for later predictions."""
+        """Train all continuations as one batch; return their noisy final models, and keep them for predictions."""
         assert request.resample_from is not None
         tensors = self.directory.read_resampled(request.resample_from)
         (kept,) = progress_from_arrays(request.resample_from, tensors, {}, session.federation)
@@ -82,7 +82,7 @@ class Voter:
         return models
 
     def _count_remotely(self, name: str, voters: NoisyModels) -> Iterator[PartialCount]:
-        """What the engine counts of the votes on a test set."""
+        """Let the engine count the votes on a test set."""
         engine = self.session.engine
         samples = len(self.session.federation.test_sets[name].labels)
         with errors_of("engine", engine), guard_inputs(f"engine {engine.full_name}: count_votes()", voters):

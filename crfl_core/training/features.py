@@ -105,7 +105,7 @@ def load_or_compute_features(
     """Return the features of all inputs, from the user's cache if a map is slow or there are many.
 
     A file is found by a digest of the inputs, of the maps with versions, options and weights and of what was fitted. It
-    is used if its checksum is right and some rows come out the same again; else the features are computed anew. Many
+    is used if its checksum is right and some rows come out the same again; else the features are computed again. Many
     features are never in memory together. In a dry run the features of the first input stand for those of all.
     With a `partition` no bit of a client's features depends on other clients' inputs, nor on how many they are; then
     all are in memory once.

@@ -185,7 +185,7 @@ def test_clipped_gradients_are_refused_pathwise_with_the_reason() -> None:
 
 
 def test_clipped_steps_do_expand() -> None:
-    """Why they are refused: the mean of a clipped and an unclipped gradient is no monotone map of the model."""
+    """Why they are refused: the mean of a clipped and an unclipped gradient is not a monotone map of the model."""
     x = torch.tensor([[1.0, 0.0], [1.0, 0.9]], dtype=torch.float64)
     scales, longest = torch.tensor([1.0, 40.0], dtype=torch.float64), 1.0
 

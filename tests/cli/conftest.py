@@ -65,7 +65,7 @@ def lay_out(bad: Bad, folder: Path, runs: dict[str, Path]) -> None:
         path.parent.mkdir(exist_ok=True, parents=True)
         path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
     if any(name.startswith("finished/") and name != "finished/status.json" for name in bad.files):
-        sealed(folder / "finished")  # or else nobody would look further than its digest
+        sealed(folder / "finished")  # or else readers would stop at its digest
 
 
 @pytest.fixture

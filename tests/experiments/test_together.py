@@ -100,7 +100,7 @@ def alone(job: Job, task: TrainingTask, place: int, models: int = 3) -> torch.Te
     return torch.cat([part.updates for part in parts], dim=1)
 
 
-def test_a_stack_is_trained_once_and_everybody_has_the_bits_of_its_own_run(job: LocalTraining) -> None:
+def test_a_stack_is_trained_once_and_every_cell_has_the_bits_of_its_own_run(job: LocalTraining) -> None:
     counted = {place: Counting(job) for place in range(3)}
     tasks = {place: [task_of(job, number, 10 * number + place) for number in (1, 2, 3, 4)] for place in range(3)}
     given = attended({**counted}, tasks)
@@ -111,7 +111,7 @@ def test_a_stack_is_trained_once_and_everybody_has_the_bits_of_its_own_run(job: 
     assert all(models == 3 for _, models, _ in trained)
     parts = len({first for _, _, first in trained})
     assert parts == 2
-    checks = len(trained) - 4 * parts  # everybody trains a client once for each of the others who trained for it
+    checks = len(trained) - 4 * parts  # every cell trains a client once for each of the others who trained for it
     assert 0 < checks <= 2 * 3 * 2
 
 
@@ -136,7 +136,7 @@ def test_who_is_behind_is_served_first_and_catches_up(job: LocalTraining) -> Non
     assert together == {1, 2, 3, 4}
 
 
-def test_an_error_of_the_training_reaches_everybody(job: LocalTraining) -> None:
+def test_an_error_of_the_training_reaches_every_cell(job: LocalTraining) -> None:
     class Broken(Counting):
         def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
             raise OSError("no disk")
@@ -163,7 +163,7 @@ def test_an_error_of_the_training_reaches_everybody(job: LocalTraining) -> None:
     assert [str(error) for error in errors] == ["no disk", "no disk"]
 
 
-def test_a_meeting_that_ends_sends_everybody_away(job: LocalTraining) -> None:
+def test_a_meeting_that_ends_sends_every_cell_away(job: LocalTraining) -> None:
     meeting = RoundBarrier([0, 1], 2, hands=1)
     CURRENT_BARRIER.set(meeting)
     try:
@@ -214,7 +214,7 @@ def test_votes_are_counted_in_turns_by_as_many_as_there_are_hands(hands: int) ->
         CURRENT_BARRIER.set(None)
     assert most <= hands
     assert sorted(counted) == sorted([*range(4)] * 3)
-    assert set(counted[:4]) == set(range(4))  # nobody comes again before everybody was there
+    assert set(counted[:4]) == set(range(4))  # no cell comes again before all were there
 
 
 def test_who_leaves_or_ends_lets_others_count() -> None:
@@ -223,7 +223,7 @@ def test_who_leaves_or_ends_lets_others_count() -> None:
     threading.Timer(0.1, meeting.leave, [0]).start()
     meeting.take_turn(1)  # 0 failed while it counted
     threading.Timer(0.1, meeting.end).start()
-    meeting.take_turn(2)  # told to stop: nobody waits
+    meeting.take_turn(2)  # told to stop: no cell waits
 
 
 def test_cells_of_a_stack_are_the_runs_of_their_configs(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def gram_matrix(
     size = clients if shares is None else len(shares)
     products = values.new_zeros(size, size, dtype=torch.float64)
     blocks = list(column_blocks(values))
-    # One buffer for all blocks: memory that is asked for anew each time costs as much as the products.
+    # One buffer for all blocks: allocating it each time costs as much as the products.
     buffer = values.new_empty(clients, blocks[0].stop, dtype=torch.float64)
     for columns in blocks:
         seen = values[:, columns] if rows is None else values[:, columns][rows]

@@ -28,7 +28,7 @@ GUESS_MARGIN = 0.1
 FEW_CANDIDATES = 10
 """Medians that are not worth another guess."""
 ROWS_AT_ONCE = 64
-"""Medians that are computed together. With more, memory is asked for anew each time, which takes as long as sorting."""
+"""Medians that are computed together. With more, allocating memory takes as long as sorting."""
 SECTION_LENGTH = 250
 """Neighbours that are compared one by one; at most 256, so that a byte can count them."""
 

@@ -224,7 +224,7 @@ def place_in_stacks(configs: Sequence[RunConfig]) -> list[StackPlace]:
 
 
 def split_evenly(count: int) -> list[tuple[int, int]]:
-    """Split models into as few stacks as possible of nearly equal size, as (first, number); one model is no stack.
+    """Split models into as few stacks as possible of nearly equal size, as (first, number); one model is not a stack.
 
     >>> split_evenly(10)
     [(0, 5), (5, 5)]

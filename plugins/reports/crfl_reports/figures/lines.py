@@ -125,7 +125,7 @@ def panels_figure(
     """Draw panels in rows, with one legend to their right: equal names are equal lines.
 
     `marked` is what the legend calls the places that panels mark, `thin` what it calls lines that belong to others.
-    With `each`, every panel has a legend of its own, and colours begin anew.
+    With `each`, every panel has a legend of its own, and colours start again.
     """
     groups = [[panel] for panel in panels] if each else [panels]
     columns = min(columns, len(panels))

@@ -127,7 +127,7 @@ def target_of(found: Backdoored) -> str:
 def table_figure(found: Backdoored, row: int) -> Figure:
     """Draw one row of a table with and without the trigger."""
     if found.clean is None:
-        raise ConfigError(f"attack {found.attack.configured_as!r} has no trigger, and its inputs are no pictures")
+        raise ConfigError(f"attack {found.attack.configured_as!r} has no trigger, and its inputs are not images")
     names = found.federation.data.feature_names or tuple(f"feature {n}" for n in range(found.x.shape[1]))
     title = f"{found.attack.configured_as}: a test input of class {found.named(int(found.labels[row]))}"
     return features_figure(array(found.clean[row]), array(found.x[row]), names, title=title)

@@ -115,7 +115,7 @@ def pictures_of(run: RunResult) -> tuple[dict[str, dict[str, Any]], str]:
     """Return the pictures of every test set, or the reason why there are none."""
     facts = run.ledger.facts
     if facts.image_shape is None:
-        return {}, "the inputs are no images"
+        return {}, "the inputs are not images"
     from crfl_core.runs.run_data import read_test_inputs
 
     try:
