@@ -18,7 +18,7 @@ class Cge(Aggregator):
     f: int = Field(1, ge=0, description="updates that are left out; withstands as many attackers; clients > 2 f")
 
     def check(self, clients: Clients) -> None:
-        """Refuse rounds in which half of the updates or more are eliminated: attackers could have the mean to themselves."""
+        """Refuse rounds in which half of the updates are eliminated, or more: attackers could own the mean."""
         if len(clients) <= 2 * self.f:
             raise OptionError("f", f"2 f must be below the number of clients, found f = {self.f} for {len(clients)}")
 
