@@ -82,13 +82,13 @@ def restore_stdout() -> Iterator[None]:
 @contextlib.contextmanager
 def pause_garbage_collection() -> Iterator[None]:
     """Pause garbage collection while libraries are imported, which saves a tenth of the start."""
-    looking = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        if looking:
+        if was_enabled:
             gc.enable()
 
 

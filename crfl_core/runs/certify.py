@@ -163,7 +163,7 @@ def build_voter(run: RunResult, config: RunConfig, target: RunDirectory, tracker
 
 def rebuild_federation(run: RunResult, config: RunConfig, hooks: Hooks) -> Federation:
     """Return the federation of a run, built again. Raises `CrflError` unless its data are those of the run."""
-    federation = build(config, fitted=run.fitted, shown=partial(hooks.report_progress, "feature maps"))
+    federation = build(config, fitted=run.fitted, on_progress=partial(hooks.report_progress, "feature maps"))
     for name, expected in run.ledger.facts.test_sets.items():
         found = federation.test_sets.get(name)
         if found is None or found.facts != expected:

@@ -200,7 +200,7 @@ def list_checkpoint_files(directory: RunDirectory) -> list[str]:
 
 
 def progress_to_arrays(progress: Sequence[Progress], models: Sequence[Tensor] | None = None) -> dict[str, NDArray[Any]]:
-    """Models and plugin states of a run under names.
+    """Return the models and plugin states of a run as arrays by name.
 
     With the `models` before noise instead, from which continuations start, nothing of what attackers remember. The
     model of a run is (P,), those of several groups are (G, P), and their states are kept apart.
@@ -226,7 +226,7 @@ def twin_to_arrays(twin: Groups) -> dict[str, NDArray[Any]]:
 
 
 def twin_from_arrays(number: int, arrays: Mapping[str, NDArray[Any]], federation: Federation) -> Groups:
-    """Inverse of `twin_to_arrays`."""
+    """Return the clean twin that `twin_to_arrays` made arrays of."""
     own = {name.removeprefix(TWIN): array for name, array in arrays.items() if name.startswith(TWIN)}
     failed = dict.fromkeys(np.flatnonzero(own.pop(FAILED, np.zeros(0))).tolist(), "its training ended before")
     groups = progress_from_arrays(number, own, failed, federation) if own else ()

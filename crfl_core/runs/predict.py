@@ -53,7 +53,9 @@ class Prediction:
 
 
 def predict(run: RunResult, x: NDArray[Any] | str | Path, *, scaled: bool = False) -> Prediction:
-    """Classes and certificates for new inputs, (m, features), raw as the dataset's or already `scaled`.
+    """Predict classes of new inputs, with certificates.
+
+    Inputs are (m, features), raw as those of the dataset, or already `scaled`.
 
     `x` is an array or a file: .npz or .npy, or what the run's dataset reads, such as .csv for `arrays`.
     """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from crfl_core.records import schedules
     from crfl_core.records.inputs import FederatedData
     from crfl_core.training.client_sampling import Participation
-    from crfl_core.training.federation import Fits, Found
+    from crfl_core.training.federation import Found, SizeCheck
     from crfl_core.training.session import Session
 
 LEDGER_ROW_BYTES = 8 * len(ClientColumns.names())
@@ -445,7 +445,7 @@ def check_config(config: RunConfig, path: Path) -> None:
     refuse_too_large(count_needs(config, RunSizes.from_config(config), [*loads_of_config(config)]), path)
 
 
-def size_check(config: RunConfig, path: Path) -> Fits:
+def size_check(config: RunConfig, path: Path) -> SizeCheck:
     """Check the config now, and return the check for when the data and the model are known."""
     check_config(config, path)
 

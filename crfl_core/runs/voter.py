@@ -75,8 +75,8 @@ class Voter:
         (kept,) = progress_from_arrays(request.resample_from, tensors, {}, session.federation)
         total = request.selection_models + request.models
         with nullcontext() if self.is_open else session.open_engine():
-            shown = partial(session.hooks.report_progress, "continuations")
-            batches = list(train_continuations(session, kept, total, self.ledger, shown))
+            on_progress = partial(session.hooks.report_progress, "continuations")
+            batches = list(train_continuations(session, kept, total, self.ledger, on_progress))
         models = add_test_noise(torch.cat(batches), request.noise_std, session)
         write_models(self.target, request, models)
         return models

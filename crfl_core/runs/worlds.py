@@ -188,8 +188,8 @@ class Replays:
         assert request.resample_from is not None
         session = self._session(replace(found.federation, streams=drawn))
         total = request.selection_models + request.models
-        shown = partial(self._watching.report_progress, "continuations")
+        on_progress = partial(self._watching.report_progress, "continuations")
         with session.open_engine():
             kept = found.kept[request.resample_from]
-            batches = list(train_continuations(session, kept, total, found.ledger, shown))
+            batches = list(train_continuations(session, kept, total, found.ledger, on_progress))
         return add_test_noise(torch.cat(batches), request.noise_std, session)

@@ -176,7 +176,7 @@ class VoteTurns(Tracker):
 
     @hookimpl
     def crfl_progress(self, phase: str, done: int, total: int) -> None:
-        """Whenever some models have voted it is another run's turn."""
+        """Let another run take its turn when some models have voted."""
         meeting = CURRENT_BARRIER.get()
         if meeting is None or not meeting.has_member(self.place):
             return

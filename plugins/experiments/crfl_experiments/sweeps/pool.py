@@ -69,12 +69,12 @@ class Worker:
 
     def read(self) -> Iterator[Event]:
         """Yield its events; if it died, its cells have failed."""
-        told = os.read(self.output, 2**16)
-        *lines, self._rest = (self._rest + told).split(b"\n")
+        content = os.read(self.output, 2**16)
+        *lines, self._rest = (self._rest + content).split(b"\n")
         for line in lines:
             said = json.loads(line)
             yield self._event(said.pop("cell"), said.pop("event"), said)
-        if not told:
+        if not content:
             self.has_ended = True
             for name in tuple(self.busy):
                 yield self._event(name, "failed", {"reason": death_reason(self._process.wait())})

@@ -67,7 +67,7 @@ def end(_number: int, _frame: object) -> NoReturn:
 def run_jobs(line: str, say: Say) -> None:
     """Run one cell, or a stack of cells that train together, and report how they end."""
     given = json.loads(line)
-    jobs = [parse_job(told) for told in given["jobs"]]
+    jobs = [parse_job(fields) for fields in given["jobs"]]
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         if len(jobs) == 1:
@@ -119,13 +119,13 @@ def run_one(job: Job, say: Say) -> None:
     """Run one cell and report how it ends."""
     from crfl_experiments.sweeps.cell_runner import run_cell
 
-    told = 0.0
+    last_report = 0.0
 
     def on_round(number: int, total: int) -> None:
-        nonlocal told
-        if number < total and time.monotonic() < told + SECONDS_BETWEEN_ROUNDS:
+        nonlocal last_report
+        if number < total and time.monotonic() < last_report + SECONDS_BETWEEN_ROUNDS:
             return
-        told = time.monotonic()
+        last_report = time.monotonic()
         try:
             say(cell=job.name, event="round", round=number, rounds=total)
         except OSError:  # the sweep process is gone
@@ -139,12 +139,12 @@ def run_one(job: Job, say: Say) -> None:
         say(cell=job.name, event="finished", shares=shares)
 
 
-def parse_job(told: dict[str, Any]) -> Job:
+def parse_job(fields: dict[str, Any]) -> Job:
     """Parse the job that a line describes."""
     from crfl_experiments.sweeps.cell_runner import Job
 
-    paths = {key: None if told[key] is None else Path(told[key]) for key in ("path", "source")}
-    return Job(**{**told, **paths})
+    paths = {key: None if fields[key] is None else Path(fields[key]) for key in ("path", "source")}
+    return Job(**{**fields, **paths})
 
 
 def failure_reason(error: Exception) -> str:
