@@ -140,9 +140,9 @@ class Answers(Table):
                 f"--clients: found {self.number} of {total}: from 1 to {max(total, 1)} of them may attack"
             )
         if not isinstance(self.attackers, int) and max(self.attackers) >= total:
-            strange = max(self.attackers)
+            unknown = max(self.attackers)
             raise AdviceError(
-                f"--clients: there is no client {strange}: the ids of {total} clients are 0 to {total - 1}"
+                f"--clients: there is no client {unknown}: the ids of {total} clients are 0 to {total - 1}"
             )
 
 

@@ -164,7 +164,7 @@ def exit_if_refused(curves: Sequence[Curve], refused: Mapping[str, str]) -> None
 def terminal() -> Console:
     """Return the console for tables, wide enough for a file; NO_COLOR leaves no escape codes at all.
 
-    A passing line that says what is at work is taken away.
+    Removes a passing line that says what is being done.
     """
     passing("")
     from rich.console import Console

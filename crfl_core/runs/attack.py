@@ -1,6 +1,6 @@
 """Attacks on the certificates of a finished run: replays with attackers that know everything, and what they change.
 
-A replay trains the run once more with the same data, batches and noise, and differs in the attackers alone. Their aim
+A replay trains the run again with the same data, batches and noise, and differs in the attackers alone. Their aim
 is taken from the certificates: the certified predictions with the least slack. Two comparisons follow:
 
 1. Forward: what is certified without attackers must be the prediction of the attacked replay as well.

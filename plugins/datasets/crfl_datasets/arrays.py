@@ -115,8 +115,8 @@ class Arrays(SplitDataset):
             raise OptionError("ranges", "belongs to the columns of a table: give `domain` for arrays")
         if missing := [name for name in columns if name not in ranges]:
             raise OptionError("ranges", f"has none for the column {missing[0]!r}: give one for each input")
-        if strange := [name for name in ranges if name not in columns]:
-            raise OptionError("ranges", f"there is no input column {strange[0]!r}, found {', '.join(columns)}")
+        if unknown := [name for name in ranges if name not in columns]:
+            raise OptionError("ranges", f"there is no input column {unknown[0]!r}, found {', '.join(columns)}")
         low, high = np.array([ranges[name] for name in columns], np.float64).T
         return low, high
 

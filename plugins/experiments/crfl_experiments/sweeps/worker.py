@@ -73,18 +73,18 @@ def run_jobs(line: str, say: Say) -> None:
         if len(jobs) == 1:
             run_one(jobs[0], say)
         else:
-            run_stack(jobs, given["hands"], say)
+            run_stack(jobs, given["most_at_once"], say)
 
 
-def run_stack(jobs: Sequence[Job], hands: int, say: Say) -> None:
+def run_stack(jobs: Sequence[Job], most_at_once: int, say: Say) -> None:
     """Run the cells of a stack side by side, in a thread each."""
     from crfl_engines.stacked import CURRENT_BARRIER, RoundBarrier, StackInterrupted
 
     from crfl_experiments.sweeps.cell_runner import read_config
 
     engines = [read_config(job)["engine"] for job in jobs]
-    meeting = RoundBarrier([engine["place"] for engine in engines], engines[0]["models"], hands)
-    CURRENT_BARRIER.set(meeting)
+    barrier = RoundBarrier([engine["place"] for engine in engines], engines[0]["models"], most_at_once)
+    CURRENT_BARRIER.set(barrier)
     speaking = threading.Lock()
 
     def aloud(**said: Any) -> None:
@@ -95,9 +95,9 @@ def run_stack(jobs: Sequence[Job], hands: int, say: Say) -> None:
         try:
             run_one(job, aloud)
         except (StackInterrupted, KeyboardInterrupt):  # the cell is saved and resumes later
-            meeting.end()
+            barrier.end()
         finally:
-            meeting.leave(place)
+            barrier.leave(place)
 
     threads = [
         threading.Thread(target=copy_context().run, args=(attend, job, engine["place"]), name=job.name)
@@ -109,7 +109,7 @@ def run_stack(jobs: Sequence[Job], hands: int, say: Say) -> None:
         for thread in threads:
             thread.join()
     except KeyboardInterrupt:
-        meeting.end()
+        barrier.end()
         for thread in threads:
             thread.join()
         raise
