@@ -1,5 +1,6 @@
-"""Other questions to a finished run: another threat, other votes, other options of a certificate. Nothing is trained
-again unless noise has to be drawn again, and the run itself is never changed.
+"""Other questions to a finished run: another threat, other votes, other options of a certificate.
+
+Only a certificate that draws noise again trains, and the run itself is never changed.
 """
 
 from __future__ import annotations

@@ -81,12 +81,12 @@ def predict(run: RunResult, x: NDArray[Any] | str | Path, *, scaled: bool = Fals
 
     streams = vote_streams(run.config, run.directory)
     failed = run.ledger.failed_groups
-    electorate = VotingModels(model, parameters, streams, run.read_continued_models, failed)
+    models = VotingModels(model, parameters, streams, run.read_continued_models, failed)
 
     def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
-        return collect_votes(electorate, {"inputs": (features, unknown)}, request, settings)
+        return collect_votes(models, {"inputs": (features, unknown)}, request, settings)
 
-    classes = predict_classes(electorate, features, facts.groups)
+    classes = predict_classes(models, features, facts.groups)
     return Prediction(classes, certify_all(run.certifier, source, together=False).certified, class_names(run))
 
 

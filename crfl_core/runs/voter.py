@@ -47,25 +47,25 @@ class Voter:
         for directory in (self.directory, self.target):
             if has_votes(directory, request):
                 return read_votes(directory, self.ledger.facts, request, settings, digest)
-        working = self.session.hooks.report_progress
+        report_progress = self.session.hooks.report_progress
         drawn = vote_streams(self.session.federation.config, self.directory)
         federation = replace(self.session.federation, streams=drawn)
-        electorate = VotingModels(
+        models = VotingModels(
             federation.new_model(),
             read_parameters(self.directory, federation),
             drawn,
             cache(partial(self._train_continuations, replace(self.session, federation=federation))),
             self.ledger.failed_groups,
-            partial(working, "votes"),
+            partial(report_progress, "votes"),
         )
-        working("votes")
+        report_progress("votes")
         if self.is_open:
-            electorate = replace(electorate, remote=self._count_remotely)
+            models = replace(models, remote=self._count_remotely)
         sets = {name: (chosen.features, chosen.labels) for name, chosen in federation.test_sets.items()}
-        answers = collect_votes(electorate, sets, request, settings)
+        answers = collect_votes(models, sets, request, settings)
         write_votes(self.target, self.ledger.facts, request, answers, digest)
         self.target.record_files()
-        working("certificates")
+        report_progress("certificates")
         return answers
 
     def _train_continuations(self, session: Session, request: VoteRequest) -> Tensor:

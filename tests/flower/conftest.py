@@ -54,7 +54,7 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """The commands of all processes that name a folder."""
+    """List the commands of all processes that name a folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
