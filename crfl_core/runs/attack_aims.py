@@ -272,7 +272,7 @@ def drift_bound(statement: Statement, ledger: Ledger) -> DriftBound:
     return DriftBound.of(ledger, statement.threat, horizon, observed=statement.question.request.resample_from is None)
 
 
-def prepare_attack(statement: Statement, aim: Aim, number: int, clean: World, federation: Federation) -> Attack:
+def build_attack(statement: Statement, aim: Aim, number: int, clean: World, federation: Federation) -> Attack:
     """Return the attackers of replay `number`, each replay with another target."""
     target = int(aim.order[number % len(aim.order)])
     if statement.allows_any_update(clean.ledger):

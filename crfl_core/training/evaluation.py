@@ -43,11 +43,11 @@ def score(federation: Federation, parameters: Tensor, test_set: str = "clean", f
     The loss of several models is the mean of theirs. `failed` groups vote for class 0.
     """
     chosen = federation.test_sets[test_set]
-    classes, loss = predict_classes(federation, parameters, (chosen.features, chosen.labels), failed)
+    classes, loss = predict_with_loss(federation, parameters, (chosen.features, chosen.labels), failed)
     return Score(float((classes == chosen.labels).double().mean()), loss)
 
 
-def predict_classes(
+def predict_with_loss(
     federation: Federation, parameters: Tensor, samples: tuple[Tensor, Tensor], failed: Sequence[int]
 ) -> tuple[Tensor, float]:
     """Return the predicted classes and the mean cross-entropy.
@@ -89,7 +89,7 @@ def target_rate(
     if target is None or "backdoored" not in federation.test_sets:
         return None
     chosen = federation.test_sets[test_set]
-    classes, _ = predict_classes(federation, parameters, (chosen.features, chosen.labels), failed)
+    classes, _ = predict_with_loss(federation, parameters, (chosen.features, chosen.labels), failed)
     return float((classes[chosen.labels != target] == target).double().mean())
 
 
@@ -119,7 +119,7 @@ def score_trusted_samples(federation: Federation) -> TrustedScore | None:
     with errors_of("model", federation.config.model):
         parameters = minimise_loss(federation, features, labels)
     chosen = federation.test_sets["clean"]
-    classes, _ = predict_classes(federation, parameters, (chosen.features, chosen.labels), ())
+    classes, _ = predict_with_loss(federation, parameters, (chosen.features, chosen.labels), ())
     return TrustedScore(float((classes == chosen.labels).double().mean()), len(labels))
 
 

@@ -87,10 +87,10 @@ def check_part(trained: LocalUpdates, rows: range, task: TrainingTask) -> LocalU
         )
     if updates.shape != (replicas, len(rows), size):
         updates = task.starts.new_full((replicas, len(rows), size), torch.nan)
-    return LocalUpdates(slice(rows.start, rows.stop), updates, measurements, check_memory(trained, rows, task))
+    return LocalUpdates(slice(rows.start, rows.stop), updates, measurements, check_client_memory(trained, rows, task))
 
 
-def check_memory(trained: LocalUpdates, rows: range, task: TrainingTask) -> State:
+def check_client_memory(trained: LocalUpdates, rows: range, task: TrainingTask) -> State:
     """Return what participants keep, as the engine returned it; refuse other names and shapes than the task has."""
     shape = len(task.starts), len(rows), task.starts.shape[-1]
     found = {name: tuple(values.shape) for name, values in trained.memory.items()}

@@ -30,7 +30,7 @@ Out = Annotated[Path, typer.Option("--out", help="Folder for the three runs of t
 
 
 @dataclass(frozen=True)
-class Row:
+class DemoRun:
     """One federation of the story: its name, and its difference from the undefended one."""
 
     name: str
@@ -38,10 +38,10 @@ class Row:
     overrides: tuple[str, ...] = ()
 
 
-ROWS = (
-    Row("undefended", "averaging"),
-    Row("defended", "RFA", ('aggregation=["rfa"]',)),
-    Row("certified", "vote of groups", ("groups={count=10}", 'certificates=["group-vote"]')),
+DEMO_RUNS = (
+    DemoRun("undefended", "averaging"),
+    DemoRun("defended", "RFA", ('aggregation=["rfa"]',)),
+    DemoRun("certified", "vote of groups", ("groups={count=10}", 'certificates=["group-vote"]')),
 )
 
 
@@ -58,14 +58,14 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
     from crfl_reports.commands.pages import write_with_progress
 
     results: list[RunResult] = []
-    for number, row in enumerate(ROWS, 1):
-        trackers = progress(quiet, f"{number}/{len(ROWS)} {row.name}")
+    for number, row in enumerate(DEMO_RUNS, 1):
+        trackers = progress(quiet, f"{number}/{len(DEMO_RUNS)} {row.name}")
         results.append(run(CONFIG, overrides=row.overrides, out=out / row.name, force=True, trackers=trackers))
     passing("")
     if json:
         from pydantic_core import to_json
 
-        echo(to_json({row.name: result.metrics for row, result in zip(ROWS, results, strict=True)}, indent=2))
+        echo(to_json({row.name: result.metrics for row, result in zip(DEMO_RUNS, results, strict=True)}, indent=2))
         return
     if quiet:
         crfl_reports.pages.write_report(out / "certified", explore=EXPLORE)
@@ -120,7 +120,7 @@ def style(text: str, colour: str) -> str:
 def table(results: Sequence[RunResult], red: Colour, green: Colour) -> Iterator[str]:
     """Yield a row for each federation: accuracy, backdoor success, and what is proved against 1, 2, 3 clients."""
     yield f"{'':28}{'accuracy':>8}{'backdoor':>10}   proved against 1, 2, 3 clients"
-    for row, result in zip(ROWS, results, strict=True):
+    for row, result in zip(DEMO_RUNS, results, strict=True):
         metrics = result.metrics
         assert metrics.backdoor is not None
         success = f"{percent(metrics.backdoor.success_rate):>10}"

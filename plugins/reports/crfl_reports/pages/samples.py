@@ -12,7 +12,6 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,20 +26,10 @@ if TYPE_CHECKING:
     from crfl_core.runs.run_directory import RunDirectory
 
 MOST_ROWS = 4_000
-"""So many samples of a test set are listed; the tables of the run have all of them."""
+"""Listed samples of a test set; the tables of the run have all of them."""
 
 DIGITS = 4
 """Significant digits of a radius, rounded down: a page must not claim more than was certified."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of a certificate's table."""
-
-    label: int
-    prediction: int
-    radius: float
-
 
 Key = tuple[str, str, str]
 """Test set, certificate and level."""
