@@ -35,10 +35,10 @@ RECOMPUTED: Mapping[Needs, str] = {
     "votes": "votes and certificates",
     "continuations": "continuations, votes and certificates",
 }
-"""What an answer to a what-if question computed, by what it needed."""
+"""Words for what a what-if question recomputed, by what it needed."""
 
 ORIGINAL_STDOUT: ContextVar[tuple[int | None, TextIO]] = ContextVar("OUTSIDE")
-"""Where stdout went before plugins got to work: a copy of its descriptor, if there is one, and the stream."""
+"""Stdout before it was redirected: a copy of its descriptor, if there is one, and the stream."""
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from crfl_core import resource_limits
 MOST_TEXT_BYTES = 2**24
 """Bytes of the largest config or receipt."""
 UNKNOWN_MEMORY_BYTES = 2**36
-"""What is taken for free memory where the system does not tell."""
+"""Assumed free memory where the system does not tell."""
 
 
 def read_regular_file(path: Path, most: int | None = None) -> bytes:

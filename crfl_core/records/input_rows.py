@@ -21,9 +21,9 @@ from crfl_core.records.inputs import CompactInputs, ScaledBytes
 BYTES = 256
 LARGE_PAGE = 2**21
 LOOKUP_NUMBERS_AT_ONCE = 2**21
-"""How many numbers are looked up in the table together: what they are looked up by takes as much memory again."""
+"""Numbers that are looked up in the table together: their indices take as much memory again."""
 MOST_KEPT = 2**26
-"""How many numbers a thread keeps room for: 256 MiB in single precision."""
+"""Numbers for which a thread keeps memory: 256 MiB in single precision."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -253,7 +253,7 @@ class RoundRecord(LedgerRecord):
 
 @dataclass(frozen=True)
 class ClientRows:
-    """What the server knows of the participants of a round: one entry per client in every array.
+    """Participants of a round as the server knows them: one entry per client in every array.
 
     These are columns of the ledger, see `ClientColumns`: the weight that reached the model, the norm of the update as
     it arrived and as it entered the aggregate, the norm that the server enforced, and whether the update was unusable

@@ -35,7 +35,7 @@ CURVE_COLUMNS = (
     "accuracy",
     "abstained",
 )
-"""What all points of a curve share."""
+"""Columns that all points of a curve share."""
 SHARE_COLUMNS = ("certified_accuracy", "certified_rate", "any_round_accuracy", "any_round_rate")
 RESULT_ROWS = ("curves", "samples")
 RUN_ROWS = (*RESULT_ROWS, "rounds", "clients")

@@ -1,4 +1,4 @@
-"""Where training stands: rounds and checkpoints in a run directory, and how a resumed run continues from them.
+"""Checkpoints: rounds and models in a run directory, and how a resumed run continues from them.
 
 `checkpoint/state.safetensors` holds models and plugin states after a round, and the digests of every other file that a
 resumed run reads: its rename makes the checkpoint count. `checkpoint/clients-<round>.npz` holds the rows of the ledger
@@ -46,7 +46,7 @@ FAILED = "failed"
 """Names of tensors in a checkpoint."""
 
 Groups = tuple[Progress, ...]
-"""Where training stands: one entry for each group."""
+"""Progress of training, one entry for each group."""
 
 
 class StateLayoutError(PluginFailure, KeyError):
@@ -66,7 +66,7 @@ class RestoredState(dict[str, Tensor]):
 
 
 class Checkpoint(NamedTuple):
-    """Where training stood: the tensors of the models and the plugins, and the ledger so far."""
+    """Checkpoint: the tensors of the models and the plugins, and the ledger so far."""
 
     round: int
     tensors: dict[str, NDArray[Any]]

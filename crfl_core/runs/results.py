@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 AUDITS = TypeAdapter(tuple[Audit, ...])
 RowKind = Literal["curves", "samples", "rounds", "clients"]
-"""What the rows of a data frame are, see `RunResult.to_pandas`."""
+"""Kinds of rows of a data frame, see `RunResult.to_pandas`."""
 
 
 class CurveMetrics(LedgerRecord):

@@ -62,7 +62,7 @@ Arrays = Mapping[str, NDArray[Any]]
 CERTIFICATE_TABLES = ("certificates/{}.csv", "certificates/{}-by-clients.csv", "collective/{}.csv")
 """Tables of a certificate: its samples, numbers of clients and triggers, and collective certified accuracy."""
 UNSAVED_ANSWER = ".what-if-"
-"""How the names of folders begin in which an answer is put together that will be saved."""
+"""Prefix of folders in which an answer is written before it is saved."""
 
 NOTES = "crfl"
 """The one entry of a tensor file's metadata, as JSON: safetensors writes several in any order."""

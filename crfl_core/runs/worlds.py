@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay ends with: its ledger, and the clipped final model, (P,), or those of all groups, (G, P).
+    """Result of a replay: its ledger, and the clipped final model, (P,), or those of all groups, (G, P).
 
     `kept` are the states after chosen rounds, with the clipped model before noise; of one model, not of groups.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Shapes = list[tuple[int, ...]]
 CHECKED_NUMBERS_AT_ONCE = 2**20
-"""How many numbers of the updates an identity is checked on at a time."""
+"""Numbers of the updates on which an identity is checked at a time."""
 
 
 def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) -> T:

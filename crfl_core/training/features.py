@@ -46,7 +46,7 @@ LARGE = 2**30
 TRIED = 8
 """Rows of a cached file that are computed again before it is believed."""
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
-"""What rounding may do to them, relatively, when they are computed beside other rows."""
+"""Relative rounding error of features that are computed beside other rows."""
 
 
 def map_inputs(

@@ -257,7 +257,7 @@ def take_rows(
 
 
 class Arrivals:
-    """What the ledger keeps of the updates that arrived for the first model; memory for a few numbers per client.
+    """Numbers about the updates that arrived for the first model, a few per client, which the ledger keeps.
 
     `norms` are the submitted norms, `scale` the measured factors of attackers. `quarantined` are the updates that are
     not finite or have the wrong shape: they count as zero.

@@ -70,7 +70,7 @@ STAGES: dict[str, Stage] = {
 
 
 def participants(count: int, **columns: Any) -> Clients:
-    """So many clients, of 10, 11, ... samples, whose honest updates have at most the norm 2, and no weight decay."""
+    """Return clients of 10, 11, ... samples, whose honest updates have at most the norm 2, without weight decay."""
     ones = np.ones(count, np.int64)
     facts = {
         "ids": np.arange(count),

@@ -1,4 +1,4 @@
-"""How large a trigger at test time a vote of groups withstands, on top of malicious clients in training.
+"""Largest trigger at test time that a vote of groups withstands, on top of malicious clients in training.
 
 A backdoor attack acts twice: malicious clients change the models of the groups that they are in, and a trigger changes
 the test input. Each of m samples has the vote of G group models, `votes` (m, G), and a lower bound on how far the

@@ -22,7 +22,7 @@ from crfl_datasets.samples import ClassNames, DeclaredFacts, Range, Samples, mak
 
 ENDINGS = (".npz", ".npy", *tables.ENDINGS)
 ARRAY_NAMES = ("x", "y", "test_x", "test_y")
-"""What the arrays are called in a .npz file, and in which order a callable returns them."""
+"""Names of the arrays in a .npz file, in the order in which a callable returns them."""
 
 WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?")
 """Longer text is not the number of a class, and the number of an owner may stay text."""

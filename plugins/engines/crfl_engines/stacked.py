@@ -23,7 +23,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from crfl_core.extend import Engine, Job, LocalUpdates, Tracker, TrainingTask, hookimpl
 
 MAX_STACK_PARAMETERS = 2**26
-"""How many parameters a stack of clients' models may have, 256 MiB in single precision."""
+"""Parameters of a stack of clients' models, 256 MiB in single precision."""
 
 
 class StackInterrupted(BaseException):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 DEEPEST = 4
-"""How many folders below the given one are looked into."""
+"""Depth of folders below the given one that are searched."""
 
 CLIENTS = 1.0
 """The number of attackers for which certified accuracy is listed."""
@@ -141,12 +141,12 @@ WIDEST = 16
 BETWEEN = 2
 """Letters between two columns: a space on both sides of each."""
 NAMED = 5
-"""How many of the settings that do not fit are named."""
+"""Settings that do not fit and are named nevertheless."""
 RIGHT = ("age", "size")
 DISPENSABLE = ("size", "age")
-"""What a narrow terminal goes without, first what is missed least."""
+"""Columns that a narrow terminal leaves out, the least missed first."""
 WANTED = 3
-"""So many settings are worth more than that, and than a state that all runs share."""
+"""Number of settings that are worth more than those columns, and than a state that all runs share."""
 
 Columns = dict[str, list[str]]
 

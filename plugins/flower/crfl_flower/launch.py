@@ -40,7 +40,7 @@ REFUSALS = {
     "refused": "cannot be reached",
     "'503 ": "is starting",
 }
-"""Why a server refused, by a text in the log of the SuperNode."""
+"""Reasons of a server to refuse, by a text in the log of the SuperNode."""
 
 
 def check_flower() -> None:

@@ -63,7 +63,7 @@ CLOSED = 503
 
 @dataclass
 class NodeQuota:
-    """What a node uses: its open requests, its requests in this minute, and the bytes left for its reply.
+    """Usage of a node: its open requests, its requests in this minute, and the bytes left for its reply.
 
     `deadline` is the time until which parts of the reply may arrive.
     """

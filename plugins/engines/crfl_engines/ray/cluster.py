@@ -23,7 +23,7 @@ RAY_ENVIRONMENT = {
 HOST_AND_PORT = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d{1,5})")
 SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME
-"""How a connection of HTTP/2 begins on both sides (RFC 9113, section 3.4); a server's first frame has the same type."""
+"""Begin of an HTTP/2 connection on both sides (RFC 9113, section 3.4); a server's first frame has the same type."""
 PROBE_SECONDS = 2.0
 """Seconds that a cluster may take to accept a connection."""
 ANSWER_SECONDS = 10.0
@@ -62,7 +62,7 @@ class Connection:
         self._is_own = False
         self._printed: Any = None
         self.address = ""
-        """Where the control store of the cluster is, `host:port`, while this process is connected."""
+        """Address of the cluster's control store, `host:port`, while this process is connected."""
 
     def acquire(self, request: ClusterRequest) -> None:
         """Connect, unless this process is connected. Raises `OptionError` if there is no such cluster."""

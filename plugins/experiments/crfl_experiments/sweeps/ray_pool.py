@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEADLINE = 60.0
 """Seconds in which at least one worker must take a cell."""
 TRIES = 3
-"""How many workers may be lost with the same cell."""
+"""Workers that may be lost with the same cell."""
 STORE_MIB = 128
 """Shared memory of a cluster that is started for a sweep: hardly anything is sent."""
 

@@ -39,7 +39,7 @@ LEGEND_NAME = 44
 THIN: dict[str, Any] = {"linestyle": (0, (3, 2)), "linewidth": 0.8}
 """Lines that belong to others."""
 BEYOND = 1.12
-"""Where infinity is drawn, as a multiple of the largest finite number."""
+"""Place of infinity, as a multiple of the largest finite number."""
 
 
 @dataclass(frozen=True)

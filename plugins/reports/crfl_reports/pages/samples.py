@@ -131,7 +131,7 @@ def round_down(value: float) -> float:
 Pixels = NDArray[np.uint8]
 
 MOST = 500
-"""So many inputs of a test set are shown."""
+"""Inputs of a test set that are shown."""
 
 ACROSS = 25
 """Pictures in a row of the sheet."""
