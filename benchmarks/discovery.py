@@ -39,7 +39,7 @@ def children() -> float:
 
 
 def install(folder: Path, group: str) -> None:
-    """What pip leaves behind of many packages, whose modules must not be imported."""
+    """Write what pip leaves behind of many packages, whose modules must not be imported."""
     for number in range(PLUGINS):
         module = f"crfl_benchmark_{number}"
         (folder / f"{module}.py").write_text(SOURCE)
@@ -50,6 +50,6 @@ def install(folder: Path, group: str) -> None:
 
 
 def start(arguments: list[str], path: str = "") -> Callable[[], object]:
-    """A process that starts, does its work and ends."""
+    """Run a process that starts, does its work and ends."""
     environment = os.environ | {"PYTHONPATH": path}
     return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=environment)

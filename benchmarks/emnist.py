@@ -66,7 +66,7 @@ def write(folder: Path, names: IdxFileNames, train: int, tests: int, classes: in
 
 
 def play(folder: Path, out: Path, kind: str) -> None:
-    """A run and a question, in this process; prints the peak of anonymous memory, that of all pages, and seconds."""
+    """Run and ask in this process; print the peak of anonymous memory, that of all pages, and seconds."""
     from crfl_core import certify, run
 
     changes = (*FEWER, f"dataset.path={folder}", *KINDS[kind])
@@ -80,7 +80,7 @@ def play(folder: Path, out: Path, kind: str) -> None:
 
 
 def figures(folder: Path, out: Path) -> float:
-    """The seconds in which all figures on EMNIST are made, fast and with one seed; the page must judge every claim."""
+    """Return the seconds that all figures on EMNIST take, fast and with one seed; the page must judge every claim."""
     started = time.monotonic()
     found = reproduce(["emnist"], seeds=1, fast=True, out=out, overrides=[f"dataset.path={folder}"])
     assert not found.failures, found.failures

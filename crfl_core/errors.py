@@ -122,7 +122,7 @@ LIBRARIES = {
     "contextlib",
     "functools",
     "importlib",
-    "importlib_metadata",  # once anybody imports it, it loads entry points in place of the standard library
+    "importlib_metadata",  # which loads, once imported, entry points in place of the standard library
 }
 """Packages whose frames in a traceback are not those of the plugin that failed."""
 

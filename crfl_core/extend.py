@@ -1,4 +1,4 @@
-"""What plugins are made of: every base class, what flows through it, and the ground that certificates stand on.
+"""Names for plugins: every base class, what flows through it, and the ground that certificates stand on.
 
 What `extend.pyi` lists is public; a plugin needs nothing else. Names are imported when they are first used.
 """

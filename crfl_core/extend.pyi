@@ -24,7 +24,6 @@ from crfl_core.errors import PluginFailure as PluginFailure
 from crfl_core.errors import RunError as RunError
 
 # Aggregators: stages and rules, and what a round hands them
-from crfl_core.plugin_api.aggregator import AggregationStep as AggregationStep
 from crfl_core.plugin_api.aggregator import Aggregator as Aggregator
 from crfl_core.plugin_api.aggregator import LinearAggregator as LinearAggregator
 from crfl_core.plugin_api.aggregator import WeightedRule as WeightedRule
@@ -100,7 +99,6 @@ from crfl_core.plugin_api.certificate import Check as Check
 from crfl_core.plugin_api.certificate import CollectiveGuarantee as CollectiveGuarantee
 from crfl_core.plugin_api.certificate import Guarantee as Guarantee
 from crfl_core.plugin_api.certificate import Level as Level
-from crfl_core.plugin_api.certificate import Direction as Direction
 from crfl_core.plugin_api.certificate import ABSTAIN as ABSTAIN
 from crfl_core.records.threat import Threat as Threat
 from crfl_core.records.ledger import Ledger as Ledger
@@ -120,7 +118,6 @@ from crfl_core.records.votes import GroupVotes as GroupVotes
 from crfl_core.certification import assumption_checks as assumption_checks
 from crfl_core.certification import formulas as formulas
 from crfl_core.certification.ball_rule_checks import spectrum_checks as spectrum_checks
-from crfl_core.certification.confidence import final_model_norm as final_model_norm
 from crfl_core.certification.confidence import margin_thresholds as margin_thresholds
 from crfl_core.certification.confidence import smoothed_thresholds as smoothed_thresholds
 from crfl_core.certification.confidence import vote_bounds as vote_bounds
@@ -151,7 +148,6 @@ from crfl_core.plugin_api.tracker import Tracker as Tracker
 from crfl_core.records.run_context import RunContext as RunContext
 from crfl_core.plugin_api.certificate import CertificateResult as CertificateResult
 from crfl_core.runs.results import RunResult as RunResult
-from crfl_core.reporting.metrics import Metrics as Metrics
 from crfl_core.reporting.metrics import Curve as Curve
 from crfl_reports.gallery import plot as plot
 

@@ -1,4 +1,4 @@
-"""The line that the next one replaces: what is at work, in a terminal or below a notebook's cell."""
+"""The line that the next one replaces: what is being done, in a terminal or below a notebook's cell."""
 
 from __future__ import annotations
 

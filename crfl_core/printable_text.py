@@ -47,7 +47,7 @@ ESCAPES = Escapes()
 
 
 class PrintableOutput:
-    """What a console of rich is about to print, with every control character of its texts escaped.
+    """Render hook for a console of rich: the output with every control character of its texts escaped.
 
     As a render hook, `console.push_render_hook(PrintableOutput())`, it does so with everything that is printed.
     """

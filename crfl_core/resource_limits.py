@@ -1,4 +1,4 @@
-"""What is left of memory, as the kernel, a container or a limit of the process allows it, and of disk."""
+"""Free memory, as the kernel, a container or a limit of the process allows it, and free disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KIBIBYTE = 1024
 
 
 class Headroom(NamedTuple):
-    """How many bytes are left, and what limits them."""
+    """Number of bytes left, and what limits them."""
 
     left: int
     limit: str

@@ -62,7 +62,7 @@ def effects(
     twins: dict[str, RunResult] | None = None,
     seeds: Iterable[int] = (0,),
 ) -> Iterator[tuple[str, list[AttackEffect]]]:
-    """What every attack does under every defence, seed by seed, beside the clean twin, which all attacks share."""
+    """Return what every attack does under every defence, seed by seed, beside the clean twin that all attacks share."""
     twins = {} if twins is None else twins
     for attack, defence in product(attacks, defences):
         found = []
@@ -76,7 +76,7 @@ def effects(
 
 
 def clean_twin(config: RunConfig, path: Path, known: dict[str, RunResult]) -> RunResult:
-    """The same run without the attack; trained once, however many attacks ask for it."""
+    """Return the same run without the attack, trained once for all attacks."""
     twin = config.without_attack().model_copy(update={"name": "clean"})
     key = twin.model_dump_json()
     if key not in known:
@@ -100,7 +100,7 @@ def beside(attacked: Sequence[float], clean: Sequence[float], ranges: bool) -> s
 
 
 def spread(rates: Sequence[float], ranges: bool) -> str:
-    """The mean of some rates in percent, and their range if it is asked for.
+    """Return the mean of some rates in percent, and their range if `ranges`.
 
     >>> spread([0.5, 0.7], True), spread([0.5, 0.7], False)
     ('60 [50..70]', '60')
@@ -114,7 +114,7 @@ Found = Mapping[tuple[str, str], Sequence[AttackEffect]]
 
 
 def column(attacks: Sequence[str], overrides: Sequence[str], defence: str, seed: int) -> list[AttackEffect]:
-    """What every attack does under one defence with one seed."""
+    """Return what every attack does under one defence with one seed."""
     with tempfile.TemporaryDirectory() as folder:
         return [effect for _, (effect,) in effects(attacks, [defence], Path(folder), overrides, seeds=[seed])]
 
@@ -122,7 +122,7 @@ def column(attacks: Sequence[str], overrides: Sequence[str], defence: str, seed:
 def matrix(
     attacks: Sequence[str], defences: Sequence[str], seeds: Sequence[int], overrides: Sequence[str], jobs: int
 ) -> Found:
-    """All effects, several defences and seeds at a time."""
+    """Compute all effects, several defences and seeds at a time."""
     columns = list(product(defences, seeds))
     # Not by fork: a forked process must not use the threads that PyTorch has started.
     with ProcessPoolExecutor(min(jobs, len(columns)), get_context("spawn")) as pool:
@@ -135,7 +135,7 @@ def matrix(
 
 
 def tables(found: Found, attacks: Sequence[str], defences: Sequence[str], *, ranges: bool) -> str:
-    """One row per attack, one column per defence, in tables of a width that people can read."""
+    """Return one row per attack and one column per defence, in tables that fit a page."""
     parts = [defences[first : first + COLUMNS] for first in range(0, len(defences), COLUMNS)]
     return "\n\n".join(
         "\n".join(

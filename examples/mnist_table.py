@@ -35,7 +35,7 @@ RADII = {"feature": (0.1, 0.5, 1.0, 2.0, 5.0), "sample": (0.05, 0.2, 1.0), "clie
 
 
 def trained(config: Path, directory: Path, overrides: list[str]) -> RunResult:
-    """The run of a config, trained now or before."""
+    """Return the run of a config; train it if it was not trained before."""
     path = directory / config.stem
     return resume(path) if path.exists() else run(config, overrides=overrides, out=path)
 
@@ -56,12 +56,12 @@ def table(first: str, rows: Iterable[tuple[str, CertificateResult]], level: str)
 
 
 def by_certificate(result: RunResult) -> Iterator[tuple[str, CertificateResult]]:
-    """What every certificate says about the attack that ran."""
+    """Return a row per certificate: its answer about the attack that ran."""
     return ((f"`{one.certificate}`", one) for one in result.certified)
 
 
 def by_round(result: RunResult) -> Iterator[tuple[str, CertificateResult]]:
-    """What `pathwise-linear` says if the attack had come in another round; nothing is trained for it."""
+    """Return the answer of `pathwise-linear` for attacks in other rounds, without training."""
     for attacked in (10, 50, 80, 90):
         settings = [f"threat.rounds=[{attacked}]", "certificates={type='pathwise-linear', levels=['client']}"]
         yield from ((str(attacked), one) for one in certify(result, settings).certified)

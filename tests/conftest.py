@@ -30,7 +30,7 @@ settings.register_profile("repeatable", derandomize=True)
 if os.environ.get("CI"):  # a change is judged by the same examples every time; people's runs keep searching
     settings.load_profile("repeatable")
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell: Ctrl-C is tested all the same
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a shell: Ctrl-C is tested even so
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # tests run side by side, and threads that wait for each other cost more than they bring
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests with Ray share one cluster, so one process makes all of them; every other test goes to whoever is free."""
+    """Tests with Ray share one cluster, so one process makes all of them; every other test goes to a free process."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist says nothing about types
@@ -75,7 +75,7 @@ def small() -> list[str]:
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a small finished run. Shared: copy it before you change anything."""
+    """Return the directory of a small finished run. Shared: copy it before you change anything."""
     return crfl_core.run(overrides=SMALL, out=tmp_path_factory.mktemp("finished") / "run").path
 
 
@@ -173,7 +173,7 @@ def editable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this repository."""
+    """Build the wheel of this repository."""
     target = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(ROOT)]
     subprocess.run(command, check=True)
@@ -182,7 +182,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def clean_venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The `bin` directory of a fresh environment that holds the wheel and its pinned dependencies, nothing else.
+    """Return the `bin` directory of a fresh environment with the wheel and its pinned dependencies alone.
 
     There is one for all processes of a test session, and a test has it for itself.
     """

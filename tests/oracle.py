@@ -67,7 +67,7 @@ class Backdoor:
 
 @dataclass(frozen=True)
 class Problem:
-    """A federation: who holds which samples, how everybody trains, what the server does. Inputs lie in [0, 1]."""
+    """A federation: who holds which samples, how each of them trains, what the server does. Inputs lie in [0, 1]."""
 
     x: Vector
     y: Rows
@@ -88,7 +88,7 @@ class Problem:
 
 
 def algorithm_1(problem: Problem) -> list[Vector]:
-    """The models that are broadcast, w~_1, ..., w~_{T-1}, and the clipped one, Clip(w_T)."""
+    """Return the models that are broadcast, w~_1, ..., w~_{T-1}, and the clipped one, Clip(w_T)."""
     model = np.zeros(problem.classes * (problem.x.shape[1] + 1))
     models = []
     total = len(problem.clip_norms)
@@ -109,7 +109,7 @@ def algorithm_1(problem: Problem) -> list[Vector]:
 
 
 def submitted(problem: Problem, start: Vector, client: int, number: int) -> Vector:
-    """A client's update: tau steps of mini-batch SGD; attackers poison every batch and scale the result."""
+    """Return a client's update: tau steps of mini-batch SGD; attackers poison every batch and scale the result."""
     backdoor = problem.backdoor
     if backdoor is None or client not in backdoor.clients or number not in backdoor.rounds:
         backdoor = None
@@ -129,7 +129,7 @@ def submitted(problem: Problem, start: Vector, client: int, number: int) -> Vect
 
 
 def batches(problem: Problem, client: int, number: int, steps: int) -> Iterator[list[int]]:
-    """The rows of each local step: permutations of the client's samples, cut one after the other."""
+    """Return the rows of each local step: permutations of the client's samples, cut one after the other."""
     generator = problem.streams.generator("batches", round_number=number, client=client)
     left: list[int] = []
     for _ in range(steps):
@@ -140,7 +140,7 @@ def batches(problem: Problem, client: int, number: int, steps: int) -> Iterator[
 
 
 def sample_gradient(problem: Problem, model: Vector, x: Vector, label: int) -> Vector:
-    """The gradient of -log softmax(W x + b)[label] at one sample, flat: rows of W, then b."""
+    """Return the gradient of -log softmax(W x + b)[label] at one sample, flat: rows of W, then b."""
     if problem.ball_radius is not None:
         x = x / max(float(np.linalg.norm(x)), problem.ball_radius)
     inputs = len(x)
@@ -164,7 +164,7 @@ POISON = {
 
 
 def tiny(**changes: Any) -> dict[str, Any]:
-    """A config that trains in a blink: eight unequal clients on 300 digits, one of which attacks in round 2 of 4."""
+    """Return a fast config: eight unequal clients on 300 digits, one of which attacks in round 2 of 4."""
     config: dict[str, Any] = {
         "name": "tiny",
         "seed": 1,
@@ -183,7 +183,7 @@ def tiny(**changes: Any) -> dict[str, Any]:
 
 
 def federation_of(config: Mapping[str, Any], plugins: Mapping[str, type[Plugin]] | None = None) -> Federation:
-    """The federation that a config describes."""
+    """Build the federation that a config describes."""
     return build(load_config(config, registry=Registry(plugins)).config.with_own_plugins())
 
 
@@ -196,22 +196,22 @@ class Played(NamedTuple):
 
     @property
     def aggregate(self) -> torch.Tensor:
-        """The clipped model before noise, (P,)."""
+        """Return the clipped model before noise, (P,)."""
         return self.outcome.clipped[0]
 
     @property
     def parameters(self) -> torch.Tensor:
-        """The model that is broadcast next, (P,)."""
+        """Return the model that is broadcast next, (P,)."""
         return self.outcome.after.models[0]
 
     @property
     def states(self) -> States:
-        """The states of the plugins."""
+        """Return the states of the plugins."""
         return self.outcome.after.states[0]
 
 
 def played(federation: Federation) -> list[Played]:
-    """All rounds of a federation, in memory."""
+    """Play all rounds of a federation, in memory."""
     session = Session.of(federation, Path("nowhere"))
     with session.open_engine():
         outcomes = rounds.play_rounds(session, rounds.initial_progress(federation))
@@ -245,7 +245,7 @@ def updates_of(samples: list[int], size: int = 6, seed: int = 0) -> ClientUpdate
 
 
 class Median(Aggregator):
-    """The coordinate-wise median, as a rule that looks at everybody. Refuses what it must never see."""
+    """The coordinate-wise median, as a rule that looks at all updates. Refuses what it must never see."""
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         clients = len(updates.values)
@@ -276,7 +276,7 @@ class Momentum(Aggregator):
 
 
 def stopping(number: int, error: BaseException) -> type[Momentum]:
-    """The same rule, but it raises in one round."""
+    """Return the same rule, but it raises in one round."""
 
     class Stopping(Momentum):
         def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
@@ -294,7 +294,7 @@ OTHER_ENGINE = ["audit.json", *OTHER_CONFIG[:1], "ledger.json", *OTHER_CONFIG[1:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """Every file below a run directory by its relative name, except the lock and the record of versions.
+    """Read every file below a run directory by its relative name, except the lock and the record of versions.
 
     A manifest is taken without the line about the record of versions, and a status without digests.
     """
@@ -312,7 +312,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def sealed(path: Path, *, keep_manifest: bool = False) -> Path:
-    """The run directory with a manifest that lists its files as they are now: what a forger would write."""
+    """Rewrite the manifest of a run directory for its files as they are now, as a forger would."""
     manifest = json.loads((path / "manifest.json").read_text())
     if not keep_manifest:
         kept = [name for name in manifest["files"] if (path / name).exists()]

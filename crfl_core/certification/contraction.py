@@ -1,4 +1,4 @@
-"""What a clean round does to the gap between two worlds: input bounds, smoothness of the loss, Lipschitz constants.
+"""Effect of a clean round on the gap between two worlds: input bounds, smoothness of the loss, Lipschitz constants.
 
 Norms of inputs are Euclidean, behind the feature maps, and include the constant 1 of the bias where the model has one.
 """

@@ -1,4 +1,4 @@
-"""What a threat can do to one run: a bound on the drift of the global model, from the ledger alone.
+"""Drift bound: how far a threat can move the global model of one run, from the ledger alone.
 
 The drift is the Euclidean distance between the models of the attacked and of the clean world, in parameter space.
 Everything here holds for softmax regression trained by SGD, plain or proximal, if the checks of `assumption_checks`

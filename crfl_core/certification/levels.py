@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 class LevelWords(NamedTuple):
-    """How reports name what a radius counts: its unit, a heading for a row of radii, and its exact meaning."""
+    """Words of reports for a radius: its unit, a heading for a row of radii, and its exact meaning."""
 
     unit: str
     heading: str
@@ -28,7 +28,7 @@ LEVEL_WORDS: Mapping[str, LevelWords] = {
     "feature": LevelWords("radius", "change of a poisoned input", "change of a poisoned input, Euclidean norm"),
     "backdoor": LevelWords("trigger norm", "norm of a trigger", "trigger on the test input, Euclidean norm"),
 }
-"""What the radius of each level counts, strongest attackers first."""
+"""Words for the radius of each level, strongest attackers first."""
 
 
 class DriftCosts(Protocol):

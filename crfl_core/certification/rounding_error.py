@@ -1,4 +1,4 @@
-"""What floating-point arithmetic adds to the drift of a run, from its ledger: docs/certificates.md#rounding.
+"""Rounding error in the drift of a run, from its ledger: docs/certificates.md#rounding.
 
 Bounded in double precision. There is no bound for single precision: errors count as 0, and the audit declares that.
 """

@@ -33,9 +33,9 @@ class Recipe:
     why: str
     network: tuple[str, ...] = ('type = "mlp"', "hidden = [64]")
     owners: int | None = None
-    """How many natural owners the data have, each of whom is a client; None: samples are dealt to clients."""
+    """Number of natural owners of the data, each of whom is a client; None: samples are dealt to clients."""
     curator: int | None = None
-    """How many samples a trusted curator needs."""
+    """Number of samples that a trusted curator needs."""
     scaling: str | None = None
     """Scaling of the dataset that follows from no sample; None: that of the dataset."""
 
@@ -140,9 +140,9 @@ class Answers(Table):
                 f"--clients: found {self.number} of {total}: from 1 to {max(total, 1)} of them may attack"
             )
         if not isinstance(self.attackers, int) and max(self.attackers) >= total:
-            strange = max(self.attackers)
+            unknown = max(self.attackers)
             raise AdviceError(
-                f"--clients: there is no client {strange}: the ids of {total} clients are 0 to {total - 1}"
+                f"--clients: there is no client {unknown}: the ids of {total} clients are 0 to {total - 1}"
             )
 
 

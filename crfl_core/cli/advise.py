@@ -27,14 +27,14 @@ class When(StrEnum):
 
 
 class Trained(StrEnum):
-    """What is trained."""
+    """Model to train."""
 
     LINEAR = "linear"
     NETWORK = "network"
 
 
 class Spread(StrEnum):
-    """How classes are spread over clients."""
+    """Spread of classes over clients."""
 
     ALIKE = "alike"
     DIFFERENT = "different"

@@ -106,7 +106,7 @@ class CommandGroup(TyperGroup):
             if rows:
                 with formatter.section(task):
                     formatter.write_dl(rows)
-        super(TyperGroup, self).format_options(ctx, formatter)  # TyperGroup adds the commands once more
+        super(TyperGroup, self).format_options(ctx, formatter)  # TyperGroup would add the commands again
 
     def command_summary(self, ctx: click.Context, name: str) -> str:
         """Return the first line of a command's help."""

@@ -105,7 +105,7 @@ def download(file: DataFile, folder: Path) -> Path:
 def receive(file: DataFile, url: str, part: Path) -> None:
     """Complete the partial file from one mirror and compare it with the published checksum.
 
-    If the beginning was there before and the whole is wrong, everything is asked for once more.
+    If the beginning was there before and the whole is wrong, everything is asked for again.
     """
     resumed = part.exists()
     try:

@@ -35,10 +35,10 @@ RECOMPUTED: Mapping[Needs, str] = {
     "votes": "votes and certificates",
     "continuations": "continuations, votes and certificates",
 }
-"""What an answer to a what-if question computed, by what it needed."""
+"""Words for what a what-if question recomputed, by what it needed."""
 
 ORIGINAL_STDOUT: ContextVar[tuple[int | None, TextIO]] = ContextVar("OUTSIDE")
-"""Where stdout went before plugins got to work: a copy of its descriptor, if there is one, and the stream."""
+"""Stdout before it was redirected: a copy of its descriptor, if there is one, and the stream."""
 
 
 @contextlib.contextmanager
@@ -82,13 +82,13 @@ def restore_stdout() -> Iterator[None]:
 @contextlib.contextmanager
 def pause_garbage_collection() -> Iterator[None]:
     """Pause garbage collection while libraries are imported, which saves a tenth of the start."""
-    looking = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        if looking:
+        if was_enabled:
             gc.enable()
 
 
@@ -164,7 +164,7 @@ def exit_if_refused(curves: Sequence[Curve], refused: Mapping[str, str]) -> None
 def terminal() -> Console:
     """Return the console for tables, wide enough for a file; NO_COLOR leaves no escape codes at all.
 
-    A passing line that says what is at work is taken away.
+    Removes a passing line that says what is being done.
     """
     passing("")
     from rich.console import Console

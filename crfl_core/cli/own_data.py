@@ -29,7 +29,7 @@ class AdviceError(CrflError):
 
 
 class OwnData(Table):
-    """What a file of samples holds, as far as a config depends on it."""
+    """Facts about a file of samples on which a config depends."""
 
     path: str
     label: str | None = Field(description="column or array of the labels; None: the default of the dataset")

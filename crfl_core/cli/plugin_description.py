@@ -23,7 +23,7 @@ NEEDS: dict[Dependence, str] = {
     "own": "each by itself: they are shortened and added up as they arrive, and none is kept",
     "all": "all together: the server keeps those of a round until the last has arrived",
 }
-"""What a step needs of the updates. It follows from the base class, as `depends` does, and so does memory."""
+"""Descriptions of what a step needs of the updates, by `depends`, which the base class decides."""
 
 WEIGHTS: dict[Dependence, str] = {
     "fixed": "follow from the participants alone; the core does the arithmetic, and every certificate can use them",

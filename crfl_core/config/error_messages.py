@@ -110,7 +110,7 @@ def leads_to_table(value: Any) -> bool:
 def follow_location(tree: Any, location: Sequence[int | str]) -> tuple[KeyPath, Any, bool]:
     """Follow an error's location as far as the input goes.
 
-    pydantic adds the names of union members to a location; they are no keys of the input and are passed over.
+    pydantic adds the names of union members to a location; they are not keys of the input, and are skipped.
     """
     path: list[str] = []
     for step in location:

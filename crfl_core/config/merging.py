@@ -175,7 +175,7 @@ def as_items(value: Any) -> list[Any]:
 
 
 def insert_items(
-    items: Any, wish: Mapping[str, Any], here: KeyPath, written: dict[KeyPath, str], origin: str
+    items: Any, insertions: Mapping[str, Any], here: KeyPath, written: dict[KeyPath, str], origin: str
 ) -> list[Any]:
     """Insert new items at their places; `written` is changed to say where each item comes from.
 
@@ -185,7 +185,7 @@ def insert_items(
     if isinstance(items, Mapping):  # a table that stands for a list of one
         number_item(here, written)
     result = as_items(items)
-    for side, anchors in wish.items():
+    for side, anchors in insertions.items():
         for anchor, new in anchors.items():
             try:
                 position = item_position(result, anchor, here, ()) + (side == "after")

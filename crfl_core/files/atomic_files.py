@@ -27,7 +27,7 @@ LOCK = ".lock"
 """File in a folder that the process which writes there keeps locked."""
 
 TEMPORARY_NAME = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.tmp")
-"""What the names of files look like that are being written."""
+"""Pattern of the names of files that are being written."""
 
 REMEDIES = {
     errno.ENOSPC: "free some space",
@@ -41,7 +41,7 @@ REMEDIES = {
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "remove the link",
 }
-"""What helps against an error of the operating system."""
+"""Remedies for errors of the operating system."""
 
 
 def content_digest(content: bytes) -> str:
@@ -127,7 +127,7 @@ def create_folders(path: Path) -> None:
 def synchronise_folder(path: Path) -> None:
     """Write the names in a folder to disk: after a power cut, files keep the names that they have now.
 
-    Not every file system can. Everything is in its place all the same, so that this is no reason to stop.
+    Not every file system can. Everything is in its place even then, so it is not an error.
     """
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

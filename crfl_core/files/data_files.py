@@ -65,7 +65,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where a dataset comes from: its files, below `folder` in every data directory, and what a person must know.
+    """Source of a dataset: its files, below `folder` in every data directory, and what a person must know.
 
     `archive` is the zip or tar.gz file with all files, if they are not published one by one. `how_to_get` is
     a command or a sentence that continues an error: "run `crfl data fetch mnist`".

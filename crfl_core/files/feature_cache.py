@@ -16,7 +16,7 @@ CHECKSUM_BYTES = 32
 """Bytes of the checksum at the end of a file."""
 BYTES_AT_ONCE = 2**22
 UNFINISHED_PREFIX = ".new-"
-"""How the names of files begin that are being written."""
+"""Prefix of the names of files that are being written."""
 MOST_CACHE_BYTES = 12 * 2**30
 """Bytes that the cache may hold; what was not used for longest goes first."""
 

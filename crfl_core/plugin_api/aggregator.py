@@ -48,9 +48,9 @@ class AggregationStep(ServerStep):
     which is projected on a ball, "all" on all updates. It follows from the base class. Steps that see the updates also
     see the server, `updates.round.server`, and with `needs_root = True` its trusted samples.
 
-    >>> from crfl_core.extend import AggregationStep, CapStage, LinearAggregator
-    >>> [issubclass(step, AggregationStep) for step in (CapStage, LinearAggregator)]
-    [True, True]
+    >>> from crfl_core.extend import CapStage, LinearAggregator
+    >>> CapStage.depends, LinearAggregator.depends
+    ('own', 'fixed')
     """
 
     alternatives: ClassVar[str] = "FixedStage, CapStage or LinearAggregator"
@@ -209,7 +209,7 @@ class LinearAggregator(Aggregator):
 
 
 def is_linear_chain(steps: Sequence[AggregationStep]) -> bool:
-    """Whether no step compares updates: caps come first, then fixed stages and a linear rule.
+    """Ask whether no step compares updates: caps come first, then fixed stages and a linear rule.
 
     Behind a stage that mixes clients, an "own" factor belongs to a mixture and depends on all clients in it.
     """
@@ -227,7 +227,7 @@ def chain_dependence(steps: Sequence[AggregationStep], clients: Clients) -> Depe
 
 
 def caps_residuals(stage: CapStage, clients: Clients) -> bool:
-    """Whether a cap bounds the residual beyond weight decay, so that it need not shorten honest updates."""
+    """Ask whether a cap bounds the residual beyond weight decay, so that it need not shorten honest updates."""
     return stage.centre == "decay" or not (clients.retention < 1).any()
 
 

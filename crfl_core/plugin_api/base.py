@@ -69,7 +69,7 @@ class Plugin(Table):
 
 
 def is_built_in(plugin: Plugin) -> bool:
-    """Whether a plugin's class is code of crfl. What other plugins say about themselves is declared in audits."""
+    """Ask whether a plugin's class is code of crfl. What other plugins say about themselves is declared in audits."""
     return type(plugin).__module__.partition(".")[0] in own_packages()
 
 
@@ -251,7 +251,7 @@ def refuse_hooks(plugin: type, role: str) -> None:
 
 
 def is_final(member: Any) -> bool:
-    """Whether `typing.final` marks a method, in whichever order with `property`, `classmethod` or `staticmethod`."""
+    """Ask whether `typing.final` marks a method, before or behind `property`, `classmethod` or `staticmethod`."""
     return getattr(member, "__final__", False) or getattr(function_of(member), "__final__", False)
 
 

@@ -56,5 +56,5 @@ IN_PROCESS = {("crfl_engines.local", "Local"), ("crfl_engines.stacked", "Stacked
 
 
 def is_in_process(engine: Engine) -> bool:
-    """Whether an engine is part of crfl and all of its work is done in this process; others are trusted."""
+    """Ask whether an engine is part of crfl and does all its work in this process; others are trusted."""
     return (type(engine).__module__, type(engine).__qualname__) in IN_PROCESS

@@ -33,7 +33,7 @@ class BoundMap(ABC):
 
     @abstractmethod
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., inputs) -> (..., outputs)."""
+        """Map inputs, (..., inputs), to features, (..., outputs)."""
 
     @abstractmethod
     def norm_bound(self, inputs: float) -> float:
@@ -136,7 +136,7 @@ class FeatureMaps(BoundMap):
         return max((link.outputs for link in self.links), default=1)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., inputs) -> (..., outputs)."""
+        """Map inputs, (..., inputs), to features, (..., outputs)."""
         if not self.links:
             return x
         with wrap_failures(f"feature map {self.maps[0].full_name} failed"):

@@ -47,7 +47,7 @@ class ModuleModel(BoundModel):
             if is_stochastic(layer):
                 raise OptionError("type", f"the module has a stochastic layer, {type(layer).__name__}: remove it")
         if {id(parameter) for parameter in module.parameters()} & {id(parameter) for parameter in another.parameters()}:
-            raise OptionError("type", "two modules share parameters: make all layers anew in every call of build()")
+            raise OptionError("type", "two modules share parameters: make new layers in every call of build()")
         self._untouched = module
         self._batching = Batching()
         self.layout = Layout(tuple((name, tuple(p.shape)) for name, p in module.named_parameters()))

@@ -36,7 +36,7 @@ class Requirement(NamedTuple):
 
 
 Used = Mapping[tuple[str, str], Requirement]
-"""Where a run took its plugins from, by kind and name."""
+"""Origins of the plugins of a run, by kind and name."""
 
 
 class MissingPlugin(Plugin):

@@ -178,7 +178,7 @@ class Registry:
         return copy
 
     def is_usable(self, found: FoundPlugin) -> bool:
-        """Whether a plugin may be imported: neither an allow-list nor an untrusted run directory forbids it."""
+        """Ask whether a plugin may be imported: neither an allow-list nor an untrusted run directory forbids it."""
         return found.distribution in (OWN_DISTRIBUTION, LOCAL) or not self._refusal_of(found)
 
     def _refusal_of(self, found: FoundPlugin) -> str:

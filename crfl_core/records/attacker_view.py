@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from crfl_core.plugin_api.model import BoundModel
 
 Knowledge = Literal["own", "updates", "rule"]
-"""What attackers see when they craft: their own updates, those of all participants, or the server's rule as well."""
+"""Knowledge of attackers when they craft: their own updates, those of all participants, or also the server's rule."""
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from crfl_core.records.inputs import CompactInputs, ScaledBytes
 BYTES = 256
 LARGE_PAGE = 2**21
 LOOKUP_NUMBERS_AT_ONCE = 2**21
-"""How many numbers are looked up in the table together: what they are looked up by takes as much memory again."""
+"""Numbers that are looked up in the table together: their indices take as much memory again."""
 MOST_KEPT = 2**26
-"""How many numbers a thread keeps room for: 256 MiB in single precision."""
+"""Numbers for which a thread keeps memory: 256 MiB in single precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class ByteRows(CompactInputs):
 
     @cached_property
     def divisor(self) -> float | None:
-        """What bytes are divided by; None if no quotient gives exactly the numbers of the table, so they are looked up.
+        """Return what bytes are divided by; None if no quotient gives exactly the numbers of the table.
 
         Dividing takes half the time. The numbers of pixels in [0, 1] are quotients by 255, and those of unscaled bytes
         by 1.

@@ -217,7 +217,7 @@ setattr(Data, "x", InputsField())  # noqa: B010 - after the decorator, which wou
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a model needs to know about its inputs, before any feature map."""
+    """Facts about inputs that a model needs, before any feature map."""
 
     inputs: int
     classes: int

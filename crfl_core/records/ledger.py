@@ -253,7 +253,7 @@ class RoundRecord(LedgerRecord):
 
 @dataclass(frozen=True)
 class ClientRows:
-    """What the server knows of the participants of a round: one entry per client in every array.
+    """Participants of a round as the server knows them: one entry per client in every array.
 
     These are columns of the ledger, see `ClientColumns`: the weight that reached the model, the norm of the update as
     it arrived and as it entered the aggregate, the norm that the server enforced, and whether the update was unusable
@@ -281,8 +281,8 @@ class ClientRows:
 class ClientColumns:
     """Columns of the ledger: one row per round and participant, in order of rounds.
 
-    `weight` reached the model; `weight_bound` is the weight it would have if no cap had shortened the client's update.
-    Radii use `weight_bound`, reports `weight`.
+    `weight` is the p_i that reached the model; `weight_bound` is what it would be had no cap shortened the client's
+    update. Radii use `weight_bound`, reports `weight`.
     `retention` and `update_bound` say what the protocol allows, see `Clients`. `cap` is the norm that the server
     enforced on the same residual (infinite if none), `residual_norm` the norm of that residual as it entered the
     aggregate, behind the cap; `submitted_norm` is that of the update as it arrived, `scale` the measured ratio of the

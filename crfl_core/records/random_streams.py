@@ -32,7 +32,7 @@ class Streams:
     def generator(
         self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
     ) -> np.random.Generator:
-        """A fresh generator for one purpose; equal arguments give equal draws, different ones independent.
+        """Return a fresh generator for one purpose; equal arguments give equal draws, others independent ones.
 
         `purpose` is one of `PURPOSES`, or one of them followed by "/" and a word of the caller's own, so that
         two users of the same purpose ("data/partition", "data/subset") do not share their draws.
@@ -90,7 +90,7 @@ class FamilyStreams(Streams):
     def generator(
         self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
     ) -> np.random.Generator:
-        """As `Streams.generator`, for purposes of this family."""
+        """Return what `Streams.generator` returns, for purposes of this family."""
         family = vars(self)["_family"]
         draw = vars(self)["_draw"]
         if purpose.partition("/")[0] != family:
@@ -102,12 +102,12 @@ class FamilyStreams(Streams):
     def generators(
         self, purpose: str, clients: Iterable[int], *, round_number: int = 0
     ) -> Iterator[np.random.Generator]:
-        """As `Streams.generators`, for purposes of this family."""
+        """Return what `Streams.generators` returns, for purposes of this family."""
         return (self.generator(purpose, round_number=round_number, client=client) for client in clients)
 
 
 def of_group(purpose: str, group: int | None) -> str:
-    """The purpose for one of several groups; None if there is only one.
+    """Return the purpose of a stream for one of several groups; `group` is None if there is only one.
 
     >>> of_group("noise", 3), of_group("noise", None)
     ('noise/group-3', 'noise')
@@ -130,7 +130,7 @@ Words = NDArray[np.uint32]
 
 
 def seed_generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
-    """Generators of `SFC64` whose seeds are these keys of 16 bytes, as little-endian numbers.
+    """Yield generators of `SFC64` whose seeds are these keys of 16 bytes, as little-endian numbers.
 
     It is one generator in one state after the other: use each before the next is asked for.
     """

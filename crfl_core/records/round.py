@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from crfl_core.records.random_streams import Streams
 
 State = Mapping[str, "Tensor"]
-"""What a plugin wants to see again in the next round. Kept by the core, stored in the checkpoint."""
+"""Tensors that a plugin wants to see again in the next round, by name. The core stores them in the checkpoint."""
 
 ParticipantRows = slice | NDArray[np.int64]
 """Some participants of a round, by their places in it."""
@@ -31,17 +31,17 @@ Dependence = Literal["fixed", "own", "all"]
 DEPENDENCE_ORDER: tuple[Dependence, ...] = ("fixed", "own", "all")
 
 CLIENTS_AT_ONCE = 64, 256
-"""How many clients train at once, and how many if what they train and see is small."""
+"""Clients that train at once, and the same number for small models and batches."""
 SMALL_PARAMETERS = 2**21
 SMALL_SAMPLES = 2**12
 """How many parameters and samples more than the fewer of them may have together: small operations for many chunks would
 take longer than the work in these."""
 PARAMETERS_AT_ONCE = 2**26
-"""How many parameters the models of clients may have that are trained at once, 256 MiB in single precision."""
+"""Parameters of all models that are trained at once, 256 MiB in single precision."""
 
 
 def most_dependent(*dependences: Dependence) -> Dependence:
-    """The dependence of a chain is that of its worst link.
+    """Return the dependence of a chain: that of its worst link.
 
     >>> most_dependent("fixed", "own", "fixed")
     'own'
@@ -178,7 +178,7 @@ class TrainingTask:
 
 
 def clients_at_once(parameters: int, batch: int) -> int:
-    """How many clients train at once by default: more of them if models and batches are small.
+    """Return how many clients train at once by default: more of them if models and batches are small.
 
     >>> clients_at_once(7850, batch=100), clients_at_once(7850, batch=6), clients_at_once(10**6, batch=6)
     (64, 256, 64)

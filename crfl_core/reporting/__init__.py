@@ -1,1 +1,1 @@
-"""What people and other programs read: tables for the terminal, files for the run directory."""
+"""Reports for people and programs: tables for the terminal, files for the run directory."""

@@ -234,14 +234,14 @@ def measure_attackers(ledger: Ledger, attack: Attack | None = None) -> Attackers
         rows = ledger.clients.of_round(int(number))
         weights = np.abs(rows.weight)
         shares.append(float(weights[rows.attacking].sum() / max(weights.sum(), np.finfo(float).tiny)))
-    told = not any(record.has_unweighted_part for record in ledger.rounds if record.round in numbers)
+    is_weighted = not any(record.has_unweighted_part for record in ledger.rounds if record.round in numbers)
     return Attackers(
         attack="" if attack is None else attack.configured_as,
         scale=None if attack is None else attack.scale,
         clients=tuple(map(int, np.unique(ledger.clients.client[ledger.clients.attacking]))),
         rounds=tuple(map(int, numbers)),
-        mean_weight_share=float(np.mean(shares)) if told else None,
-        largest_weight_share=max(shares) if told else None,
+        mean_weight_share=float(np.mean(shares)) if is_weighted else None,
+        largest_weight_share=max(shares) if is_weighted else None,
     )
 
 

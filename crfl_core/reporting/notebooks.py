@@ -35,7 +35,7 @@ CURVE_COLUMNS = (
     "accuracy",
     "abstained",
 )
-"""What all points of a curve share."""
+"""Columns that all points of a curve share."""
 SHARE_COLUMNS = ("certified_accuracy", "certified_rate", "any_round_accuracy", "any_round_rate")
 RESULT_ROWS = ("curves", "samples")
 RUN_ROWS = (*RESULT_ROWS, "rounds", "clients")
@@ -79,12 +79,12 @@ def samples_frame(certified: Sequence[CertificateResult]) -> DataFrame:
     """Return a data frame with a row for every guarantee of every sample."""
     from pandas import DataFrame, to_numeric
 
-    told = DataFrame(
+    table = DataFrame(
         [row for one in certified for row in csv_files.guarantee_rows(one)], columns=list(csv_files.COLUMNS)
     )
     numbers = ["prediction", "p_a", "p_b", "radius", "log_radius", "count"]
-    told[numbers] = told[numbers].apply(to_numeric, errors="coerce")
-    return told
+    table[numbers] = table[numbers].apply(to_numeric, errors="coerce")
+    return table
 
 
 def curve_points(curve: Curve) -> Iterator[dict[str, Any]]:

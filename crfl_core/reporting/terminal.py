@@ -124,7 +124,7 @@ def model_lines(name: str, metrics: Metrics) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """One line of a table: a certificate, the assumed rounds of attacks, and its share at every radius."""
 
     certificate: str
@@ -138,7 +138,7 @@ class Block:
 
     level: str
     radii: tuple[float, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[SummaryRow, ...]
 
 
 def blocks_of(curves: Iterable[Curve]) -> Iterator[Block]:
@@ -157,7 +157,9 @@ def collective_block(curves: Sequence[CollectiveCurve]) -> Block | None:
     clients = tuple(sorted({number for curve in curves for number in curve.clients}))
     known = [dict(zip(curve.clients, curve.collective_accuracy, strict=True)) for curve in curves]
     rows = (
-        Row(curve.certificate + ("+" if curve.conditional else ""), curve.rounds, tuple(map(shares.get, clients)))
+        SummaryRow(
+            curve.certificate + ("+" if curve.conditional else ""), curve.rounds, tuple(map(shares.get, clients))
+        )
         for curve, shares in zip(curves, known, strict=True)
     )
     return Block("client", tuple(map(float, clients)), tuple(rows))
@@ -170,14 +172,14 @@ def collective_sentences(curves: Sequence[CollectiveCurve]) -> Iterator[str]:
         yield f"{curve.certificate}: {curve.sentence(max(known, default=curve.clients[0]))}"
 
 
-def rows_of(curve: Curve, radii: Sequence[float]) -> Iterator[Row]:
+def rows_of(curve: Curve, radii: Sequence[float]) -> Iterator[SummaryRow]:
     """Yield a row for attacks in any round, if computed, and one for the rounds of the attack if it differs."""
     name = curve.certificate + ("*" if curve.label else "") + ("+" if curve.conditional else "")
     if curve.any_round_accuracy:
         unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
-        yield Row(name, unknown, shares_at(radii, curve.radii, curve.any_round_accuracy))
+        yield SummaryRow(name, unknown, shares_at(radii, curve.radii, curve.any_round_accuracy))
     if curve.any_round_accuracy != curve.certified_accuracy:
-        yield Row(name, curve.rounds, shares_at(radii, curve.radii, curve.certified_accuracy))
+        yield SummaryRow(name, curve.rounds, shares_at(radii, curve.radii, curve.certified_accuracy))
 
 
 def shares_at(radii: Sequence[float], known: Sequence[float], shares: Sequence[float]) -> tuple[float | None, ...]:

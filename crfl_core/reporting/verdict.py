@@ -1,4 +1,4 @@
-"""What a run proves, in one sentence, and which attack it saw: the first lines of every result."""
+"""Verdict on a run: what it proves in one sentence, and which attack it saw. Every result begins with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_NUMBERS = 6
 
 
 class Claim(NamedTuple):
-    """What one curve says: the share of test samples that are correct and certified, and against which attack."""
+    """Claim of one curve: the share of test samples that are correct and certified, and against which attack."""
 
     share: float
     against: str

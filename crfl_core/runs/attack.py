@@ -1,6 +1,6 @@
 """Attacks on the certificates of a finished run: replays with attackers that know everything, and what they change.
 
-A replay trains the run once more with the same data, batches and noise, and differs in the attackers alone. Their aim
+A replay trains the run again with the same data, batches and noise, and differs in the attackers alone. Their aim
 is taken from the certificates: the certified predictions with the least slack. Two comparisons follow:
 
 1. Forward: what is certified without attackers must be the prediction of the attacked replay as well.
@@ -25,7 +25,7 @@ from crfl_core.plugin_api.certificate import ABSTAIN, Level
 from crfl_core.plugin_loading.missing_plugins import missing_plugin_messages
 from crfl_core.records.ledger import Ledger, LedgerRecord
 from crfl_core.records.votes import GroupVotes
-from crfl_core.runs.attack_aims import Statement, drift_bound, find_obstacle, leads, prepare_attack, take_aim
+from crfl_core.runs.attack_aims import Statement, build_attack, drift_bound, find_obstacle, leads, take_aim
 from crfl_core.runs.verification import same_thread_count
 from crfl_core.runs.worlds import Replays, World, recorded_world
 
@@ -153,7 +153,7 @@ def attack_statement(statement: Statement, worlds: Replays, replays: int) -> Att
         return aim
     found = Comparison(statement, clean, aim.size)
     for number in range(replays):
-        attack = prepare_attack(statement, aim, number, clean, federation)
+        attack = build_attack(statement, aim, number, clean, federation)
         found.add(worlds.attacked(attack, f"replay: {statement.certificate.title}"), forward=True)
     return found.outcome("pushed updates" if statement.allows_any_update(clean.ledger) else "poisoned data")
 

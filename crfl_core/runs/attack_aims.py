@@ -47,7 +47,7 @@ SIZE_WORDS: Mapping[Level, str] = {
 
 @dataclass(frozen=True)
 class Statement:
-    """What a certificate says at one level against one threat."""
+    """Statement of a certificate at one level against one threat."""
 
     question: CertificateQuestion
     level: Level
@@ -135,7 +135,7 @@ def find_obstacle(statement: Statement, ledger: Ledger) -> str:
 
 @dataclass(frozen=True)
 class Aim:
-    """What the replays of a statement attack.
+    """Aim of the replays of a statement.
 
     `size` is the attacked radius. `attackers` are those of each replay, `order` the certified predictions, those with
     the least slack first, and `labels` and `rivals`, (m,), the classes from which and to which predictions are pushed.
@@ -272,7 +272,7 @@ def drift_bound(statement: Statement, ledger: Ledger) -> DriftBound:
     return DriftBound.of(ledger, statement.threat, horizon, observed=statement.question.request.resample_from is None)
 
 
-def prepare_attack(statement: Statement, aim: Aim, number: int, clean: World, federation: Federation) -> Attack:
+def build_attack(statement: Statement, aim: Aim, number: int, clean: World, federation: Federation) -> Attack:
     """Return the attackers of replay `number`, each replay with another target."""
     target = int(aim.order[number % len(aim.order)])
     if statement.allows_any_update(clean.ledger):

@@ -1,5 +1,6 @@
-"""Other questions to a finished run: another threat, other votes, other options of a certificate. Nothing is trained
-again unless noise has to be drawn again, and the run itself is never changed.
+"""Other questions to a finished run: another threat, other votes, other options of a certificate.
+
+Only a certificate that draws noise again trains, and the run itself is never changed.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def build_voter(run: RunResult, config: RunConfig, target: RunDirectory, tracker
 
 def rebuild_federation(run: RunResult, config: RunConfig, hooks: Hooks) -> Federation:
     """Return the federation of a run, built again. Raises `CrflError` unless its data are those of the run."""
-    federation = build(config, fitted=run.fitted, shown=partial(hooks.report_progress, "feature maps"))
+    federation = build(config, fitted=run.fitted, on_progress=partial(hooks.report_progress, "feature maps"))
     for name, expected in run.ledger.facts.test_sets.items():
         found = federation.test_sets.get(name)
         if found is None or found.facts != expected:

@@ -1,4 +1,4 @@
-"""Where training stands: rounds and checkpoints in a run directory, and how a resumed run continues from them.
+"""Checkpoints: rounds and models in a run directory, and how a resumed run continues from them.
 
 `checkpoint/state.safetensors` holds models and plugin states after a round, and the digests of every other file that a
 resumed run reads: its rename makes the checkpoint count. `checkpoint/clients-<round>.npz` holds the rows of the ledger
@@ -46,7 +46,7 @@ FAILED = "failed"
 """Names of tensors in a checkpoint."""
 
 Groups = tuple[Progress, ...]
-"""Where training stands: one entry for each group."""
+"""Progress of training, one entry for each group."""
 
 
 class StateLayoutError(PluginFailure, KeyError):
@@ -66,7 +66,7 @@ class RestoredState(dict[str, Tensor]):
 
 
 class Checkpoint(NamedTuple):
-    """Where training stood: the tensors of the models and the plugins, and the ledger so far."""
+    """Checkpoint: the tensors of the models and the plugins, and the ledger so far."""
 
     round: int
     tensors: dict[str, NDArray[Any]]
@@ -187,7 +187,7 @@ def rounds_until(directory: RunDirectory, number: int) -> bytes:
 
 
 def remove_checkpoint(directory: RunDirectory) -> None:
-    """Remove the checkpoint: training is over, or begins anew. Files that the run did not write stay."""
+    """Remove the checkpoint: training is over, or starts again. Files that the run did not write stay."""
     with contextlib.suppress(OSError):
         for name in list_checkpoint_files(directory):
             (directory.path / name).unlink()
@@ -200,7 +200,7 @@ def list_checkpoint_files(directory: RunDirectory) -> list[str]:
 
 
 def progress_to_arrays(progress: Sequence[Progress], models: Sequence[Tensor] | None = None) -> dict[str, NDArray[Any]]:
-    """Models and plugin states of a run under names.
+    """Return the models and plugin states of a run as arrays by name.
 
     With the `models` before noise instead, from which continuations start, nothing of what attackers remember. The
     model of a run is (P,), those of several groups are (G, P), and their states are kept apart.
@@ -226,7 +226,7 @@ def twin_to_arrays(twin: Groups) -> dict[str, NDArray[Any]]:
 
 
 def twin_from_arrays(number: int, arrays: Mapping[str, NDArray[Any]], federation: Federation) -> Groups:
-    """Inverse of `twin_to_arrays`."""
+    """Return the clean twin that `twin_to_arrays` made arrays of."""
     own = {name.removeprefix(TWIN): array for name, array in arrays.items() if name.startswith(TWIN)}
     failed = dict.fromkeys(np.flatnonzero(own.pop(FAILED, np.zeros(0))).tolist(), "its training ended before")
     groups = progress_from_arrays(number, own, failed, federation) if own else ()

@@ -43,13 +43,13 @@ def record_environment(directory: RunDirectory, config: RunConfig, registry: Reg
     except (KeyError, TypeError, AttributeError) as error:
         raise directory.damage_error(ENVIRONMENT, "it does not say what played which rounds") from error
     for change in changes:
-        told = f"{directory.path}: {change}; {ENVIRONMENT} says which versions played which rounds"
-        warnings.warn(told, CrflWarning, stacklevel=2)
+        warning = f"{directory.path}: {change}; {ENVIRONMENT} says which versions played which rounds"
+        warnings.warn(warning, CrflWarning, stacklevel=2)
     directory.write_sealed(ENVIRONMENT, now | ({"earlier": earlier} if earlier else {}))
 
 
 def collect_versions(config: RunConfig, registry: Registry) -> dict[str, Any]:
-    """Versions of everything that takes part in a run."""
+    """Collect the versions of everything that takes part in a run."""
     plugins = []
     code: dict[str, str] = {}
     for kind, plugin in config.used_plugins():

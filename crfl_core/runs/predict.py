@@ -53,7 +53,9 @@ class Prediction:
 
 
 def predict(run: RunResult, x: NDArray[Any] | str | Path, *, scaled: bool = False) -> Prediction:
-    """Classes and certificates for new inputs, (m, features), raw as the dataset's or already `scaled`.
+    """Predict classes of new inputs, with certificates.
+
+    Inputs are (m, features), raw as those of the dataset, or already `scaled`.
 
     `x` is an array or a file: .npz or .npy, or what the run's dataset reads, such as .csv for `arrays`.
     """
@@ -79,12 +81,12 @@ def predict(run: RunResult, x: NDArray[Any] | str | Path, *, scaled: bool = Fals
 
     streams = vote_streams(run.config, run.directory)
     failed = run.ledger.failed_groups
-    electorate = VotingModels(model, parameters, streams, run.read_continued_models, failed)
+    models = VotingModels(model, parameters, streams, run.read_continued_models, failed)
 
     def source(request: VoteRequest, settings: VoteSettings) -> Mapping[str, Votes]:
-        return collect_votes(electorate, {"inputs": (features, unknown)}, request, settings)
+        return collect_votes(models, {"inputs": (features, unknown)}, request, settings)
 
-    classes = predict_classes(electorate, features, facts.groups)
+    classes = predict_classes(models, features, facts.groups)
     return Prediction(classes, certify_all(run.certifier, source, together=False).certified, class_names(run))
 
 

@@ -50,7 +50,7 @@ REPLACED = ".replaced"
 """Marks a directory that was set aside to be replaced."""
 
 RECORD_FILES = frozenset({MARKER, LOCK, REPLACED, STATUS, MANIFEST})
-"""What this module writes."""
+"""Files that this module writes."""
 
 SEAL = "sha256"
 """Entry of a sealed JSON file with the digest of all other entries."""
@@ -71,10 +71,10 @@ class RecordedDirectory:
     """
 
     kind: ClassVar[str]
-    """What the marker says that this is."""
+    """Kind of directory that the marker names."""
 
     states: ClassVar[tuple[str, ...]] = (FINISHED,)
-    """How far the work can have come."""
+    """States of the work, in order."""
 
     file_names: ClassVar[re.Pattern[str]] = re.compile("")
     """Names of the files that the work writes."""

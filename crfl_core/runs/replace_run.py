@@ -1,4 +1,4 @@
-"""Where a run may write: resume, refuse or replace what is there, and lose nothing that a user has.
+"""Claim of a run's path: resume, refuse or replace what is there, and lose nothing that a user has.
 
 With `--force` an existing run is set aside as `<name>.previous`, and deleted when the new one is finished. Only files
 that the old run wrote are deleted; others stay in `<name>.kept-1`. A replacement that never got finished is discarded

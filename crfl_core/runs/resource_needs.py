@@ -1,4 +1,4 @@
-"""What a run needs of memory and disk, from counts alone, and the refusal of what does not fit.
+"""Memory and disk that a run needs, from counts alone, and the refusal of what does not fit.
 
 A run is checked twice before anything large is allocated: when only the config is known, and again when the data are
 loaded and the model is sized. Every need is a sum of parts, each of which names the config key that makes it large.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from crfl_core.records import schedules
     from crfl_core.records.inputs import FederatedData
     from crfl_core.training.client_sampling import Participation
-    from crfl_core.training.federation import Fits, Found
+    from crfl_core.training.federation import Found, SizeCheck
     from crfl_core.training.session import Session
 
 LEDGER_ROW_BYTES = 8 * len(ClientColumns.names())
@@ -182,14 +182,14 @@ class Part(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What a run needs. Memory is that of the phase that needs most, and of what stays."""
+    """Needs of a run. Memory is that of the phase that needs most, and of what stays."""
 
     memory: tuple[Part, ...]
     disk: tuple[Part, ...]
 
 
 class Estimate(NamedTuple):
-    """What a run that is ready to start would do and need, in bytes; `memory` is the peak of the process."""
+    """Sizes of a run that is ready to start, and its needs in bytes; `memory` is the peak of the process."""
 
     sizes: RunSizes
     loads: tuple[VotingLoad, ...]
@@ -445,7 +445,7 @@ def check_config(config: RunConfig, path: Path) -> None:
     refuse_too_large(count_needs(config, RunSizes.from_config(config), [*loads_of_config(config)]), path)
 
 
-def size_check(config: RunConfig, path: Path) -> Fits:
+def size_check(config: RunConfig, path: Path) -> SizeCheck:
     """Check the config now, and return the check for when the data and the model are known."""
     check_config(config, path)
 

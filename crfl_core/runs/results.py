@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 AUDITS = TypeAdapter(tuple[Audit, ...])
 RowKind = Literal["curves", "samples", "rounds", "clients"]
-"""What the rows of a data frame are, see `RunResult.to_pandas`."""
+"""Kinds of rows of a data frame, see `RunResult.to_pandas`."""
 
 
 class CurveMetrics(LedgerRecord):
@@ -119,32 +119,32 @@ def certify_all(
     certifier: Certifier,
     source: VoteSource,
     radii: Sequence[float] | None = None,
-    watch: Callable[[CertificateResult], None] | None = None,
+    on_certified: Callable[[CertificateResult], None] | None = None,
     *,
     together: bool = True,
 ) -> Results:
     """Answer all questions of a certifier, one after the other.
 
-    `watch` is called with each guarantee as soon as it exists. Without `together` there is no collective certified
-    accuracy, which may take seconds.
+    `on_certified` is called with each guarantee as soon as it exists. Without `together` there is no collective
+    certified accuracy, which may take seconds.
     """
     found: list[CertificateResult] = []
-    shown: list[Curve] = []
+    all_curves: list[Curve] = []
     collective: list[CollectiveCurve] = []
     for question in certifier.questions:
         answers = source(question.request, question.settings) if question.needs_votes else {}
         own = []
         for certified in certifier.certify(question, answers):
-            if watch is not None:
-                watch(certified)
+            if on_certified is not None:
+                on_certified(certified)
             own.append(certified)
         curves = compute_curves(own, radii, question.threat.attackers)
         found += own
-        shown += curves
+        all_curves += curves
         if together:
             collective += certify_together(certifier, question, own, curves, answers)
     audits = tuple(question.audit for question in certifier.questions)
-    return Results(audits, tuple(found), tuple(shown), tuple(collective))
+    return Results(audits, tuple(found), tuple(all_curves), tuple(collective))
 
 
 def certify_together(
@@ -283,10 +283,10 @@ class RunResult:
     def __repr__(self) -> str:
         """Return the path, the verdict and the main numbers; of a damaged run only the path."""
         try:
-            told = f"{self.path}: {self.verdict} {self.metrics.summary}"
+            text = f"{self.path}: {self.verdict} {self.metrics.summary}"
         except CrflError:
-            told = str(self.path)
-        return printable(f"<RunResult {told}>")
+            text = str(self.path)
+        return printable(f"<RunResult {text}>")
 
     def _repr_html_(self) -> str:
         from crfl_core.reporting.notebooks import run_html

@@ -34,11 +34,10 @@ from crfl_core.runs.stored_votes import draw_vote_seed
 from crfl_core.runs.training_loop import train_rounds
 from crfl_core.runs.voter import Voter
 from crfl_core.training.clean_twin import check_twin
-from crfl_core.training.evaluation import backdoor_score, score
+from crfl_core.training.evaluation import backdoor_score, score, score_trusted_samples
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.session import Session
-from crfl_core.training.trusted_baseline import score_trusted_samples
 
 if TYPE_CHECKING:
     from crfl_core.config.loading import ConfigSource
@@ -174,8 +173,8 @@ def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: 
     federation = build(
         config,
         fitted=fitted,
-        shown=partial(hooks.report_progress, "feature maps"),
-        fits=size_check(config, path),
+        on_progress=partial(hooks.report_progress, "feature maps"),
+        check_sizes=size_check(config, path),
     )
     for position, certificate in enumerate(config.certificates):
         with errors_of(f"certificates.{position}", certificate):
@@ -188,7 +187,7 @@ def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: 
 def execute(
     session: Session, registry: Registry, origins: Origins, *, force: bool = False, twin: RunResult | None = None
 ) -> RunResult:
-    """Train, vote, certify and report a run. `loaded.origins` says where each setting was written."""
+    """Train, vote, certify and report a run. `origins` says where each setting was written."""
     check_twin(session.federation.config, twin)
     federation = session.federation
     path = session.context.path
@@ -240,7 +239,7 @@ def stored_text_if_equal(text: str, file: Path, registry: Registry) -> str:
 
 
 def certify_run(session: Session, directory: RunDirectory) -> None:
-    """Votes, guarantees, audits and figures of a trained run."""
+    """Count the votes of a trained run, certify it, and write metrics, audits and figures."""
     federation = session.federation
     config = federation.config
     ledger = directory.read_ledger()

@@ -40,8 +40,8 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from crfl_core.errors import StoreError
-from crfl_core.files.array_files import read_arrays
 from crfl_core.files.atomic_files import LOCK, content_digest, refuse_links, rename_folder, scratch_folder
+from crfl_core.files.bounded_reading import read_arrays
 from crfl_core.records import ledger_validation as validation
 from crfl_core.records.ledger import ClientColumns, Ledger, RoundRecord, RunFacts
 from crfl_core.runs.recorded_directory import STATUS, RecordedDirectory, files_below, is_folder
@@ -62,7 +62,7 @@ Arrays = Mapping[str, NDArray[Any]]
 CERTIFICATE_TABLES = ("certificates/{}.csv", "certificates/{}-by-clients.csv", "collective/{}.csv")
 """Tables of a certificate: its samples, numbers of clients and triggers, and collective certified accuracy."""
 UNSAVED_ANSWER = ".what-if-"
-"""How the names of folders begin in which an answer is put together that will be saved."""
+"""Prefix of folders in which an answer is written before it is saved."""
 
 NOTES = "crfl"
 """The one entry of a tensor file's metadata, as JSON: safetensors writes several in any order."""

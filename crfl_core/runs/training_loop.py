@@ -20,7 +20,7 @@ from crfl_core.runs.checkpoints import (
 )
 from crfl_core.runs.run_directory import CLIENTS, MODEL, RunDirectory
 from crfl_core.training import rounds
-from crfl_core.training.aggregation import check_memory
+from crfl_core.training.aggregation import check_free_memory
 from crfl_core.training.clean_twin import CleanTwin
 from crfl_core.training.independence import check_groups_apart, check_independence
 from crfl_core.training.ledger_rows import record_round
@@ -44,7 +44,7 @@ def train_rounds(
         failed = {record.group: record.failed for record in saved.records if record.failed is not None}
         progress = progress_from_arrays(saved.round, saved.tensors, failed, federation)
         clients = saved.clients
-    check_memory(session)
+    check_free_memory(session)
     check_groups_apart(session)
     check_independence(federation)
     checkpoints = CheckpointWriter(directory, federation.config.storage.checkpoint_seconds)

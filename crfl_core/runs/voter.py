@@ -42,47 +42,47 @@ class Voter:
     is_open: bool = False
 
     def __call__(self, request: VoteRequest, settings: VoteSettings) -> dict[str, Votes]:
-        """The answer on every test set, by name."""
+        """Return the answer to a request on every test set, by name."""
         digest = self.directory.model_digest
         for directory in (self.directory, self.target):
             if has_votes(directory, request):
                 return read_votes(directory, self.ledger.facts, request, settings, digest)
-        working = self.session.hooks.report_progress
+        report_progress = self.session.hooks.report_progress
         drawn = vote_streams(self.session.federation.config, self.directory)
         federation = replace(self.session.federation, streams=drawn)
-        electorate = VotingModels(
+        models = VotingModels(
             federation.new_model(),
             read_parameters(self.directory, federation),
             drawn,
             cache(partial(self._train_continuations, replace(self.session, federation=federation))),
             self.ledger.failed_groups,
-            partial(working, "votes"),
+            partial(report_progress, "votes"),
         )
-        working("votes")
+        report_progress("votes")
         if self.is_open:
-            electorate = replace(electorate, remote=self._count_remotely)
+            models = replace(models, remote=self._count_remotely)
         sets = {name: (chosen.features, chosen.labels) for name, chosen in federation.test_sets.items()}
-        answers = collect_votes(electorate, sets, request, settings)
+        answers = collect_votes(models, sets, request, settings)
         write_votes(self.target, self.ledger.facts, request, answers, digest)
         self.target.record_files()
-        working("certificates")
+        report_progress("certificates")
         return answers
 
     def _train_continuations(self, session: Session, request: VoteRequest) -> Tensor:
-        """The noisy final models of all continuations, trained as one batch and kept for later predictions."""
+        """Train all continuations as one batch; return their noisy final models, and keep them for predictions."""
         assert request.resample_from is not None
         tensors = self.directory.read_resampled(request.resample_from)
         (kept,) = progress_from_arrays(request.resample_from, tensors, {}, session.federation)
         total = request.selection_models + request.models
         with nullcontext() if self.is_open else session.open_engine():
-            shown = partial(session.hooks.report_progress, "continuations")
-            batches = list(train_continuations(session, kept, total, self.ledger, shown))
+            on_progress = partial(session.hooks.report_progress, "continuations")
+            batches = list(train_continuations(session, kept, total, self.ledger, on_progress))
         models = add_test_noise(torch.cat(batches), request.noise_std, session)
         write_models(self.target, request, models)
         return models
 
     def _count_remotely(self, name: str, voters: NoisyModels) -> Iterator[PartialCount]:
-        """What the engine counts of the votes on a test set."""
+        """Let the engine count the votes on a test set."""
         engine = self.session.engine
         samples = len(self.session.federation.test_sets[name].labels)
         with errors_of("engine", engine), guard_inputs(f"engine {engine.full_name}: count_votes()", voters):

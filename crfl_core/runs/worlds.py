@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,13 +16,16 @@ from crfl_core.certification.voting import VotingModels, collect_votes
 from crfl_core.errors import CrflError
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.registry import Registry
-from crfl_core.records.ledger import Ledger
+from crfl_core.records.ledger import ClientColumns, Ledger, RoundRecord
 from crfl_core.runs.certify import rebuild_federation
 from crfl_core.runs.stored_votes import vote_streams
+from crfl_core.training import rounds
 from crfl_core.training.clean_twin import read_kept_model, separate_session
+from crfl_core.training.client_sampling import Participation
 from crfl_core.training.continuations import add_test_noise, train_continuations
-from crfl_core.training.replay import Replay, replay, with_attack
+from crfl_core.training.ledger_rows import record_round
 from crfl_core.training.session import Session
+from crfl_core.training.threats import prepare_attack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +36,59 @@ if TYPE_CHECKING:
     from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
     from crfl_core.runs.results import RunResult
     from crfl_core.training.federation import Federation
+    from crfl_core.training.rounds import Progress
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Result of a replay: its ledger, and the clipped final model, (P,), or those of all groups, (G, P).
+
+    `kept` are the states after chosen rounds, with the clipped model before noise; of one model, not of groups.
+    """
+
+    federation: Federation
+    ledger: Ledger
+    parameters: Tensor
+    kept: Mapping[int, Progress]
+
+
+def with_attack(federation: Federation, attack: Attack | None) -> Federation:
+    """Return the same data, model and random streams with another attack, or none."""
+    config = federation.config.model_copy(update={"attack": attack})
+    samples = federation.facts.samples
+    members = federation.participation.members
+    participation = Participation(config, samples, federation.honest, federation.streams, members)
+    prepared = prepare_attack(config, federation.data, participation, federation.streams)
+    return replace(federation, config=config, participation=participation, prepared=prepared)
+
+
+def replay(
+    session: Session, keep: Collection[int] = (), on_round: Callable[[int], object] = lambda _number: None
+) -> Replay:
+    """Play all rounds of a session in memory, and write nothing.
+
+    The states after the rounds `keep` are kept; `on_round` is called with the number of every round played.
+    """
+    federation = replace(session.federation, resampled=tuple(sorted(keep)))
+    records: list[RoundRecord] = []
+    columns: list[ClientColumns] = []
+    kept: dict[int, Progress] = {}
+    progress = rounds.initial_progress(federation)
+    with session.open_engine():
+        for outcomes in rounds.play_rounds(session, progress):
+            progress = tuple(outcome.after for outcome in outcomes)
+            for outcome in outcomes:
+                line, rows = record_round(federation, outcome)
+                records.append(line)
+                columns.append(rows)
+            number = progress[0].number
+            if number in keep:
+                kept[number] = replace(progress[0], models=outcomes[0].clipped)
+            on_round(number)
+    models = torch.cat([group.models for group in progress])
+    ledger = Ledger(federation.facts, tuple(records), ClientColumns.concatenate(columns))
+    return Replay(federation, ledger, models[0] if federation.config.groups is None else models, kept)
+
 
 Array = NDArray[np.float64]
 ENGINES_OF_THIS_PROCESS = ("local", "stacked")
@@ -132,8 +188,8 @@ class Replays:
         assert request.resample_from is not None
         session = self._session(replace(found.federation, streams=drawn))
         total = request.selection_models + request.models
-        shown = partial(self._watching.report_progress, "continuations")
+        on_progress = partial(self._watching.report_progress, "continuations")
         with session.open_engine():
             kept = found.kept[request.resample_from]
-            batches = list(train_continuations(session, kept, total, found.ledger, shown))
+            batches = list(train_continuations(session, kept, total, found.ledger, on_progress))
         return add_test_noise(torch.cat(batches), request.noise_std, session)

@@ -195,7 +195,7 @@ def check_submitted_updates_fit(case: Case[Attack]) -> None:
 
 @check_for(Attack)
 def check_memory_is_tensors_and_survives_a_resume(case: Case[Attack]) -> None:
-    """What `learn` answers is tensors by name, the same for the same round in a new process, and fit to go on with."""
+    """`learn` answers with tensors by name, the same for the same round in a new process, which `craft` accepts."""
     for name, scene in scenes(case):
         seen = attacker_observation(case.plugin, scene)
         state = scene.federation.prepared

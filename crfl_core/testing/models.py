@@ -152,7 +152,7 @@ def check_clients_and_padding_do_not_mix(case: Case[Model]) -> None:
 
 @check_for(Model)
 def check_keeps_nothing_between_calls(case: Case[Model]) -> None:
-    """A model answers the same after much larger models and such that are not finite, and so does a copy of it."""
+    """A model, or a copy of it, answers the same after much larger models and after some that are not finite."""
     fix = "keep nothing on the model, on its class or in a module"
     for facts, bound in build_models(case):
         parameters, x, y, weights = sample_problem(bound, facts)

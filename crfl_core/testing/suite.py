@@ -75,7 +75,7 @@ class Case(Generic[P]):
         return "" if first == check else first
 
     def fresh(self) -> P:
-        """Return the plugin as a config would make it anew: of the same distribution, without any memory."""
+        """Return the plugin as a config would make it again: of the same distribution, without any memory."""
         plugin = cast("Plugin", self.plugin)
         options = {name: getattr(plugin, name) for name in plugin.model_fields_set}
         return cast("P", type(plugin).model_validate(options).with_name(self.name, plugin._provided_by))

@@ -70,7 +70,7 @@ def check_a_run_is_watched_without_trouble(case: Case[Tracker]) -> None:
 
 @check_for(Tracker)
 def check_survives_a_failed_run(case: Case[Tracker]) -> None:
-    """When a run fails, the tracker hears of it and raises nothing of its own."""
+    """When a run fails, the tracker is told and raises no error of its own."""
     with run_folder(case.plugin, aggregation=FAILING) as (config, plugins, path):
         try:
             run(config, out=path, plugins=plugins | {FAILING: Failing})

@@ -50,7 +50,7 @@ from crfl_core.training.effective_weights import (
 )
 
 if TYPE_CHECKING:
-    from crfl_core.training.fixed_answers import FixedAnswers
+    from crfl_core.training.groups import FixedAnswers
     from crfl_core.training.session import RoundPlan, Session
 
 
@@ -87,7 +87,7 @@ def needs_all_updates(session: Session, plan: RoundPlan) -> bool:
     return crafts or not can_stream(session)
 
 
-def check_memory(session: Session) -> None:
+def check_free_memory(session: Session) -> None:
     """Raise `ConfigError` if the updates that must be there at once cannot fit into memory. Called before round 1."""
     federation = session.federation
     crafts = crafts_from_others(federation.config.attack)

@@ -40,7 +40,7 @@ from crfl_core.training.effective_weights import (
 )
 
 if TYPE_CHECKING:
-    from crfl_core.training.fixed_answers import FixedAnswers
+    from crfl_core.training.groups import FixedAnswers
 
 States = Mapping[str, State]
 """The states of the steps of a chain and of the server's optimiser, by their keys."""
@@ -96,62 +96,98 @@ def run_chain(
 
     With `answers`, steps that see no update answer as before.
     """
-    submitted = updates.values
-    clients = updates.round.clients
-    start = updates.round.start
-    mixing: Tensor | None = None
-    bound: Tensor | None = None
-    offset: Tensor | None = None
-    pull: Tensor | None = None
-    cap = torch.full((len(submitted),), torch.inf, dtype=torch.float64)
-    errors = torch.zeros(len(submitted), dtype=torch.float64)
-    keeps_bounds = True
-    new_states: dict[str, State] = {}
-    for position, stage in enumerate(steps[:-1]):
-        assert isinstance(stage, Stage)
-        lengths = row_norms(updates.values)
-        fresh = position > 0 and isinstance(steps[position - 1], CapStage | FixedStage)  # made here, so not needed
-        staged = apply_stage(stage, updates, states.get(state_key(position), {}), answers, in_place=fresh)
-        if stage.depends == "all":
-            contract.check_identity(stage, staged.values, staged.mixing, updates.values, staged.offset)
-        errors = staged.errors(errors, lengths, start)
-        mixing = compose_mixing(staged.mixing, mixing)
-        if stage.depends != "own":
-            bound = compose_mixing(staged.mixing, bound)
-        offset = compose_offset(staged.mixing, offset, staged.offset)
-        pull = compose_offset(staged.mixing, pull, staged.pull)
-        if isinstance(stage, CapStage):
-            keeps_bounds = keeps_bounds and caps_residuals(stage, clients)
-            if bound is None and caps_residuals(stage, clients) and staged.cap is not None:  # else it caps mixtures
-                cap = torch.minimum(cap, staged.cap)
-        new_states[state_key(position)] = staged.state
-        next_clients = mix_clients(updates.round.clients, staged.mixing)
-        updates = ClientUpdates(staged.values, replace(updates.round, clients=next_clients))
-    rule = steps[-1]
-    rule_key = state_key(len(steps) - 1)
+    *stages, rule = steps
     assert isinstance(rule, Aggregator)
-    answer = contract.ask_aggregate(rule, updates, states.get(rule_key, {}), answers)
-    contract.check_weights(rule, answer, updates.values)
-    new_states[rule_key] = answer.state
+    new_states: dict[str, State] = {}
+    staged = StagedUpdates(updates)
+    for position, stage in enumerate(stages):
+        assert isinstance(stage, Stage)
+        key = state_key(position)
+        new_states[key] = staged.apply(stage, states.get(key, {}), answers)
+    key = state_key(len(stages))
+    answer = contract.ask_aggregate(rule, staged.updates, states.get(key, {}), answers)
+    contract.check_weights(rule, answer, staged.updates.values)
+    new_states[key] = answer.state
+    reported = staged.express_on_clients(answer)
     shares = answer.weights.double().cpu()
-    stage_offset = None if offset is None else offset_of_aggregate(answer, offset)
-    pulled = None if pull is None else offset_of_aggregate(answer, pull) * start.to(submitted)
-    reported = express_on_clients(answer, mixing, stage_offset, pulled)
-    rounded = errors + contract.tolerance(len(shares), submitted) * row_norms(updates.values)
+    clients = updates.round.clients
     return ChainResult(
         update=reported.update,
         weights=reported.weights.double().cpu(),
-        weight_bound=weights_on_clients(shares, bound),
-        cap=cap,
-        residual=row_norms(submitted, start, torch.from_numpy(1.0 - clients.retention)),
+        weight_bound=weights_on_clients(shares, staged.mixing_without_caps),
+        cap=staged.cap,
+        residual=row_norms(updates.values, updates.round.start, torch.from_numpy(1.0 - clients.retention)),
         depends=chain_dependence(steps, clients),
         states=new_states,
-        rounding=float(shares.abs() @ rounded),
+        rounding=staged.rounding_of(shares),
         has_offset=reported.offset is not None,
         rule=answer,
         reported=reported,
-        keeps_bounds=keeps_bounds,
+        keeps_bounds=staged.keeps_bounds,
     )
+
+
+class StagedUpdates:
+    """Updates on their way through the stages, and how they follow from what the n clients submitted.
+
+    The m rows of `updates` are `mixing @ submitted + offset + pull w` for the broadcast model w; None stands for what
+    no stage has changed so far. `mixing_without_caps` has every factor of a cap set to 1. `cap` is the least norm that
+    was enforced on each client's residual, `errors` bounds how far rounding has moved each row, and `keeps_bounds` is
+    as in `ChainResult`.
+    """
+
+    def __init__(self, submitted: ClientUpdates) -> None:
+        rows = len(submitted.values)
+        self.updates = submitted
+        self.mixing: Tensor | None = None
+        self.mixing_without_caps: Tensor | None = None
+        self.offset: Tensor | None = None
+        self.pull: Tensor | None = None
+        self.cap = torch.full((rows,), torch.inf, dtype=torch.float64)
+        self.errors = torch.zeros(rows, dtype=torch.float64)
+        self.keeps_bounds = True
+        self._clients = submitted.round.clients
+        self._is_own_copy = False
+
+    def apply(self, stage: Stage, state: State, answers: FixedAnswers | None) -> State:
+        """Apply the next stage, check what it reports, and return its state for the next round."""
+        updates = self.updates
+        lengths = row_norms(updates.values)
+        applied = apply_stage(stage, updates, state, answers, in_place=self._is_own_copy)
+        if stage.depends == "all":
+            contract.check_identity(stage, applied.values, applied.mixing, updates.values, applied.offset)
+        self.errors = applied.errors(self.errors, lengths, updates.round.start)
+        self.mixing = compose_mixing(applied.mixing, self.mixing)
+        self.offset = compose_offset(applied.mixing, self.offset, applied.offset)
+        self.pull = compose_offset(applied.mixing, self.pull, applied.pull)
+        if stage.depends != "own":
+            self.mixing_without_caps = compose_mixing(applied.mixing, self.mixing_without_caps)
+        if isinstance(stage, CapStage):
+            self._note_cap(stage, applied.cap)
+        clients = mix_clients(updates.round.clients, applied.mixing)
+        self.updates = ClientUpdates(applied.values, replace(updates.round, clients=clients))
+        self._is_own_copy = isinstance(stage, CapStage | FixedStage)  # the core made these rows, and only it has them
+        return applied.state
+
+    def _note_cap(self, stage: CapStage, cap: Tensor | None) -> None:
+        """Note what a cap enforced; one behind a mixing bounds mixtures, and no client's own residual."""
+        caps_own = caps_residuals(stage, self._clients)
+        self.keeps_bounds = self.keeps_bounds and caps_own
+        if caps_own and cap is not None and self.mixing_without_caps is None:
+            self.cap = torch.minimum(self.cap, cap)
+
+    def express_on_clients(self, answer: RuleResult) -> RuleResult:
+        """Return a rule's answer about the rows with weights on the submitted updates."""
+        offset = None if self.offset is None else offset_of_aggregate(answer, self.offset)
+        pulled = None
+        if self.pull is not None:
+            pulled = offset_of_aggregate(answer, self.pull) * self.updates.round.start.to(self.updates.values)
+        return express_on_clients(answer, self.mixing, offset, pulled)
+
+    def rounding_of(self, shares: Tensor) -> float:
+        """Bound how far rounding moves the sum of the rows weighed by `shares`, (m,)."""
+        values = self.updates.values
+        return float(shares.abs() @ (self.errors + contract.tolerance(len(shares), values) * row_norms(values)))
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,12 @@ from crfl_core.records.round import Clients, ClientUpdates, Mixing, RoundFacts, 
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.server_view import ServerView
-    from crfl_core.training.fixed_answers import FixedAnswers
+    from crfl_core.training.groups import FixedAnswers
 
 T = TypeVar("T")
 Shapes = list[tuple[int, ...]]
 CHECKED_NUMBERS_AT_ONCE = 2**20
-"""How many numbers of the updates an identity is checked on at a time."""
+"""Numbers of the updates on which an identity is checked at a time."""
 
 
 def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) -> T:

@@ -67,12 +67,12 @@ class Poisoner:
             return dirty
         found = self._features.gather_rows(self._federation.features, rows)
         features = found.flatten(0, 2)
-        anew = moved.flatten().nonzero()[:, 0]
-        before = pick_samples(clean, anew)
-        after = pick_samples(dirty, anew)
+        changed = moved.flatten().nonzero()[:, 0]
+        before = pick_samples(clean, changed)
+        after = pick_samples(dirty, changed)
         remapped = map_inputs(maps, after)
-        check_lipschitz(maps, before, after, features.index_select(0, anew), remapped)
-        features.index_copy_(0, anew, remapped)
+        check_lipschitz(maps, before, after, features.index_select(0, changed), remapped)
+        features.index_copy_(0, changed, remapped)
         return found
 
 

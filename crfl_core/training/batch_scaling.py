@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from crfl_core.records.round import BatchMeasurements, Clients
 
 BATCH_NUMBERS_AT_ONCE = 2**23
-"""How many numbers of inputs are copied in double precision together."""
+"""Numbers of inputs that are copied in double precision together."""
 
 Measured = tuple[Tensor, Tensor]
 """L_s and F_s of some batches, (n,) each, on the CPU."""

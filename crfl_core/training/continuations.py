@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from crfl_core.training.session import Session
 
 UPDATE_NUMBERS_AT_ONCE = 2**26
-"""How many numbers the updates of one batch of continuations may have: 256 MiB in single precision."""
+"""Numbers in the updates of one batch of continuations: 256 MiB in single precision."""
 
 
 def train_continuations(

@@ -221,7 +221,7 @@ class DatasetCache:
 
 
 DATASET_CACHE: ContextVar[DatasetCache | None] = ContextVar("SHELF", default=None)
-"""Where runs of this thread look for data before they read them; None: every run reads its own."""
+"""Data that runs of this thread share; None: every run reads its own."""
 
 
 @contextmanager

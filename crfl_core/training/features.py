@@ -46,18 +46,18 @@ LARGE = 2**30
 TRIED = 8
 """Rows of a cached file that are computed again before it is believed."""
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
-"""What rounding may do to them, relatively, when they are computed beside other rows."""
+"""Relative rounding error of features that are computed beside other rows."""
 
 
 def map_inputs(
-    maps: FeatureMaps, x: Inputs, shown: OnProgress | None = None, partition: RowsOfClients | None = None
+    maps: FeatureMaps, x: Inputs, on_progress: OnProgress | None = None, partition: RowsOfClients | None = None
 ) -> Inputs | Tensor:
     """Return inputs behind the feature maps; the inputs themselves if there are none."""
-    return compute_features(maps, x, shown, partition) if maps.links else x
+    return compute_features(maps, x, on_progress, partition) if maps.links else x
 
 
 def compute_features(
-    maps: FeatureMaps, x: Rows, shown: OnProgress | None, partition: RowsOfClients | None = None
+    maps: FeatureMaps, x: Rows, on_progress: OnProgress | None, partition: RowsOfClients | None = None
 ) -> Tensor:
     """Compute the features of all inputs, in memory; with a partition, those of each client in calls of its own."""
     result = torch.empty(len(x), maps.outputs, dtype=x.dtype, device=x.device)
@@ -67,45 +67,45 @@ def compute_features(
             own = torch.from_numpy(rows).to(x.device)
             result[own] = compute_features(maps, x[own], None)
             done += len(rows)
-            if shown is not None:
-                shown(done, len(x))
+            if on_progress is not None:
+                on_progress(done, len(x))
         return result
     first = 0
-    for piece in pieces(maps, x, shown):
+    for piece in pieces(maps, x, on_progress):
         result[first : first + len(piece)] = piece
         first += len(piece)
     return result
 
 
-def pieces(maps: FeatureMaps, x: Rows, shown: OnProgress | None) -> Iterator[Tensor]:
+def pieces(maps: FeatureMaps, x: Rows, on_progress: OnProgress | None) -> Iterator[Tensor]:
     """Yield the features of some inputs at a time; those of a `batch_independent` first map are stored row by row."""
     step = min(ROWS_AT_ONCE, max(1, FEATURE_NUMBERS_AT_ONCE // maps.widest))
     for first in range(0, len(x), step):
         some = x[first : first + step]
-        yield map_stored(maps, some, first, len(x), shown) if maps.maps[0].batch_independent else maps(some)
-        if shown is not None:
-            shown(min(first + step, len(x)), len(x))
+        yield map_stored(maps, some, first, len(x), on_progress) if maps.maps[0].batch_independent else maps(some)
+        if on_progress is not None:
+            on_progress(min(first + step, len(x)), len(x))
 
 
-def map_stored(maps: FeatureMaps, x: Tensor, first: int, total: int, shown: OnProgress | None) -> Tensor:
+def map_stored(maps: FeatureMaps, x: Tensor, first: int, total: int, on_progress: OnProgress | None) -> Tensor:
     """Return features, those of the first map from the user's cache as far as it has them."""
     encoder = maps.links[0]
     arithmetic = f"{x.dtype} {x.device} {torch.get_num_threads()} {torch.backends.cpu.get_cpu_capability()}"
     key = digest_of(arithmetic, torch.__version__, describe_plugin(maps.maps[0]), encoder.digest)
     with wrap_failures(f"feature map {maps.maps[0].full_name} failed"):
-        on_progress = None if shown is None else lambda done: shown(first + done, total)
+        on_rows = None if on_progress is None else lambda done: on_progress(first + done, total)
         dtype = torch.empty(0, dtype=x.dtype).numpy().dtype
-        encoded = stored_rows(key, encoder.outputs, dtype).encode(encoder, x, on_progress)
+        encoded = stored_rows(key, encoder.outputs, dtype).encode(encoder, x, on_rows)
     return maps.after_first(encoded)
 
 
 def load_or_compute_features(
-    maps: FeatureMaps, x: Inputs, shown: OnProgress | None = None, partition: RowsOfClients | None = None
+    maps: FeatureMaps, x: Inputs, on_progress: OnProgress | None = None, partition: RowsOfClients | None = None
 ) -> Inputs | Tensor:
     """Return the features of all inputs, from the user's cache if a map is slow or there are many.
 
     A file is found by a digest of the inputs, of the maps with versions, options and weights and of what was fitted. It
-    is used if its checksum is right and some rows come out the same again; else the features are computed anew. Many
+    is used if its checksum is right and some rows come out the same again; else the features are computed again. Many
     features are never in memory together. In a dry run the features of the first input stand for those of all.
     With a `partition` no bit of a client's features depends on other clients' inputs, nor on how many they are; then
     all are in memory once.
@@ -117,19 +117,19 @@ def load_or_compute_features(
     if maps.links and (large or is_slow) and not may_write_caches():  # a dry run: one row stands for all
         return maps(x[:1]).expand(len(x), maps.outputs)
     if not maps.links or not (large or slow):
-        return map_inputs(maps, x, shown, partition)
+        return map_inputs(maps, x, on_progress, partition)
     apart = () if partition is None else (partition_digest(partition),)
     path = cache_path(f"{digest_of(x, *maps.fitted.values(), *describe_maps(maps), *apart)}.npy")
     found = read_cached_features(path, maps, x)
     if found is not None:
         return found
-    whole = None if large and partition is None else compute_features(maps, x, shown, partition)
-    parts = pieces(maps, x, shown) if whole is None else [whole]
+    whole = None if large and partition is None else compute_features(maps, x, on_progress, partition)
+    parts = pieces(maps, x, on_progress) if whole is None else [whole]
     with suppress(OSError):  # the disk is full or read-only: the next run computes them again
         write_cache_file(path, array_blocks(shape, (part.to(x.dtype).cpu().numpy() for part in parts)))
         found = read_cached_features(path, maps, x)
     found = whole if found is None else found
-    return compute_features(maps, x, shown) if found is None else found
+    return compute_features(maps, x, on_progress) if found is None else found
 
 
 def read_cached_features(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | None:
@@ -189,7 +189,7 @@ def fit_maps(
     facts: DataFacts,
     curator: Tensor | None,
     dtype: torch.dtype = torch.float32,
-    shown: OnProgress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> FittedMaps:
     """Fit every map that wants it, in order, to its own public inputs or to those of the curator, (m, inputs)."""
     fitted: dict[int, Fitted] = {}
@@ -204,7 +204,8 @@ def fit_maps(
             key = digest_of(samples, *states_of(fitted).values(), *describe_maps(front), describe_plugin(feature_map))
             state = read_fitted_state(key)
             if state is None:
-                state = check_fitted_state(feature_map, feature_map.fit(map_inputs(front, samples.clone(), shown)))
+                inputs = map_inputs(front, samples.clone(), on_progress)
+                state = check_fitted_state(feature_map, feature_map.fit(inputs))
                 with suppress(OSError):  # the disk is full or read-only
                     write_cache_file(cache_path(f"{key}.safetensors"), [save_tensors(dict(state))])
         fitted[place] = Fitted(

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 NOT_LOCAL = frozenset({"aggregation", "certificates", "engine", "trackers", "storage"})
 """Tables of a config that play no part in local training."""
 Found = tuple[FederatedData, BoundModel, FeatureMaps, Participation]
-Fits = Callable[[Unpack[Found]], object]
+SizeCheck = Callable[[Unpack[Found]], object]
 """Called with the sizes before allocation; raises if they do not fit."""
 
 
@@ -140,14 +140,14 @@ def build(
     config: RunConfig,
     *,
     fitted: FittedMaps | None = None,
-    shown: OnProgress | None = None,
-    fits: Fits = lambda *_: None,
+    on_progress: OnProgress | None = None,
+    check_sizes: SizeCheck = lambda *_: None,
 ) -> Federation:
     """Build the federation that a config describes. Raises before anything is trained or written.
 
     `fitted` is what the feature maps of a run were fitted to, if it is known; else they are fitted, to the inputs of
-    `reserve.curator` if they have no public ones. `shown` is called with the progress of the features, `fits` with the
-    sizes before allocation; it raises if they do not fit.
+    `reserve.curator` if they have no public ones. `on_progress` is called with the progress of the features.
+    `check_sizes` is called with the sizes before allocation; it raises if they do not fit.
     """
     device = pick_device(config)
     dtype = getattr(torch, config.dtype)
@@ -159,7 +159,7 @@ def build(
         curator = as_samples(kept["curator"], device, dtype)[0] if "curator" in kept else None
         if curator is not None:
             check_apart(curator, x, data.test_x)
-        fitted = fit_maps(config.model.features, data.facts, curator, dtype, shown)
+        fitted = fit_maps(config.model.features, data.facts, curator, dtype, on_progress)
     maps, model = build_model(config, data.facts, fitted)
     check_maps(maps, x if len(x) else data.test_x)
     longest = maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs))
@@ -176,7 +176,7 @@ def build(
     samples = np.array([len(rows) for rows in partition.rows])
     config = resolve_equal_influence(config, model.facts, training, smoothness(honest, data.facts.classes), samples)
     participation = Participation(config, samples.tolist(), honest, streams, members)
-    fits(data, model, maps, participation)
+    check_sizes(data, model, maps, participation)
     check_groups(config.aggregation, participation.participants(1))
     check_root(config)
     check_remote_threat(config, data)
@@ -192,7 +192,7 @@ def build(
         model=model,
         maps=maps,
         fitted=fitted,
-        features=load_or_compute_features(maps, x, shown, apart),
+        features=load_or_compute_features(maps, x, on_progress, apart),
         honest=honest,
         participation=participation,
         servers=server_steps(config, len(members)),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from crfl_core.training.federation import Federation
 
 GRADIENT_NUMBERS_AT_ONCE = 2**24
-"""How many numbers the gradients of single samples may have that are in memory together."""
+"""Numbers of gradients of single samples that are in memory together."""
 
 
 @dataclass(frozen=True)

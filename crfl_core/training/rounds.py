@@ -1,7 +1,8 @@
 """Algorithm 1 of the paper: federated averaging with clipping and noise on the global model.
 
 `play_round` is the algorithm on one page; `play_rounds` repeats it. Symbols of the paper: `clip_norm` is rho_t,
-`noise_std` is sigma_t, `models` are w~_t, and `clipped` is Clip(w_t) before noise.
+`noise_std` is sigma_t, `models` are w~_t, and `clipped` is Clip(w_t) before noise. The weights p_i are those of
+`aggregation`; the ledger keeps them as `weight_bound`, which radii read.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from crfl_core.training import aggregator_contract as contract
 
 if TYPE_CHECKING:
     from crfl_core.training.aggregation_chain import ChainResult, States
-    from crfl_core.training.fixed_answers import FixedAnswers
+    from crfl_core.training.groups import FixedAnswers
     from crfl_core.training.session import RoundPlan
 
 

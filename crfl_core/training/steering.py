@@ -29,7 +29,7 @@ ROUNDING_MARGIN = 1e-12
 LENGTH_MARGIN = 1e-5
 """By how much, relatively, updates stay below the cap, so that rounding does not carry them beyond it."""
 AIMED_AT_ONCE = 32
-"""How many predictions one direction is made of."""
+"""Predictions that one direction is made of."""
 PUSHES = (0.5, 1.0, 2.0, 4.0, 16.0, 64.0)
 """Lengths that attackers try who know the rule, in distances of honest updates from their mean."""
 

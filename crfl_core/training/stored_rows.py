@@ -1,6 +1,6 @@
 """Outputs of a slow encoder in the user's cache, input by input: an image that was encoded once is not encoded again.
 
-So sweeps over seeds, partitions and reserves share what they encode, and an interrupted run goes on where it stopped.
+So sweeps over seeds, partitions and reserves share what they encode, and an interrupted run continues where it stopped.
 This needs an encoder whose output has the same bits in every batch (`FeatureMap.batch_independent`).
 """
 

@@ -87,10 +87,10 @@ def check_part(trained: LocalUpdates, rows: range, task: TrainingTask) -> LocalU
         )
     if updates.shape != (replicas, len(rows), size):
         updates = task.starts.new_full((replicas, len(rows), size), torch.nan)
-    return LocalUpdates(slice(rows.start, rows.stop), updates, measurements, check_memory(trained, rows, task))
+    return LocalUpdates(slice(rows.start, rows.stop), updates, measurements, check_client_memory(trained, rows, task))
 
 
-def check_memory(trained: LocalUpdates, rows: range, task: TrainingTask) -> State:
+def check_client_memory(trained: LocalUpdates, rows: range, task: TrainingTask) -> State:
     """Return what participants keep, as the engine returned it; refuse other names and shapes than the task has."""
     shape = len(task.starts), len(rows), task.starts.shape[-1]
     found = {name: tuple(values.shape) for name, values in trained.memory.items()}
@@ -257,7 +257,7 @@ def take_rows(
 
 
 class Arrivals:
-    """What the ledger keeps of the updates that arrived for the first model; memory for a few numbers per client.
+    """Numbers about the updates that arrived for the first model, a few per client, which the ledger keeps.
 
     `norms` are the submitted norms, `scale` the measured factors of attackers. `quarantined` are the updates that are
     not finite or have the wrong shape: they count as zero.

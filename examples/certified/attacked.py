@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 
 def accuracy(case: Case, settings: Sequence[str]) -> float:
-    """What the model of a rule is worth after an attack."""
+    """Return the accuracy of a rule's model after an attack."""
     rule = RULES[case.rule]
     changes = [*ONE_MODEL, f"partition={{type='iid', clients={case.clients}}}"]
     changes.append(f"aggregation=[{rule % case.attackers if '%d' in rule else rule}]")
@@ -66,7 +66,7 @@ def accuracy(case: Case, settings: Sequence[str]) -> float:
 
 
 def measured(file: Path) -> dict[Case, float]:
-    """What a file has of former measurements; nothing if there is none."""
+    """Read the measurements that a file already has; none if there is no file."""
     if not file.exists():
         return {}
     with file.open(encoding="utf-8", newline="") as lines:
@@ -75,7 +75,7 @@ def measured(file: Path) -> dict[Case, float]:
 
 
 def write(file: Path, found: dict[Case, float]) -> None:
-    """All measurements, one per line."""
+    """Write all measurements, one per line."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.writer(lines, lineterminator="\n")

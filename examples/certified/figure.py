@@ -45,7 +45,7 @@ ATTACKED = {
 
 
 def certified_shares(result: RunResult) -> NDArray[np.float64]:
-    """The share of the test set that is classified right whatever 0, 1, 2, ... clients do, up to half of all."""
+    """Return the share of the test set that stays right against 0, 1, 2, ... clients, up to half of all."""
     (clean,) = (one for one in result.certified if one.test_set == "clean" and one.level == "client")
     right = clean.guarantee.prediction == clean.labels
     numbers = np.arange(result.ledger.facts.clients // 2 + 1)
@@ -53,7 +53,7 @@ def certified_shares(result: RunResult) -> NDArray[np.float64]:
 
 
 def draw_certified(axes: Axes, folder: Path) -> None:
-    """A line for each example that was trained: the mean over its seeds."""
+    """Draw a line for each example that was trained: the mean over its seeds."""
     for name, (label, colour, dashes) in CERTIFIED.items():
         shares = [certified_shares(load(path)) for path in sorted(folder.glob(f"{name}-[0-9]"))]
         if shares:
@@ -64,7 +64,7 @@ def draw_certified(axes: Axes, folder: Path) -> None:
 
 
 def draw_attacked(axes: Axes, folder: Path) -> None:
-    """A mark for each rule and number of attackers: what the worst attack left."""
+    """Draw a mark for each rule and number of attackers: the accuracy that the worst attack left."""
     worst: dict[str, dict[float, float]] = defaultdict(dict)
     for case, share in measured(folder / "attacked.csv").items():
         attackers = 0.0 if case.attack == "none" else case.attackers / case.clients

@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 def combinations(options: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Every combination of the values of all options, as overrides. Values are separated by commas outside of brackets.
+    """Yield every combination of the values of all options, as overrides; commas in brackets separate no values.
 
     >>> list(combinations(["training.steps=10,20", "rounds=3"]))
     [('training.steps=10', 'rounds=3'), ('training.steps=20', 'rounds=3')]
@@ -49,7 +49,7 @@ def combinations(options: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def split(values: str) -> list[str]:
-    """Values at the commas outside of brackets.
+    """Split values at the commas outside of brackets.
 
     >>> split("1,[2,3],{ a = 4 }")
     ['1', '[2,3]', '{ a = 4 }']
@@ -75,7 +75,7 @@ def search(config: Path, clients: int, options: Sequence[str], fixed: Sequence[s
 
 
 def validation(curves: Sequence[Curve]) -> Curve:
-    """The answer about clients on the validation set."""
+    """Return the answer about clients on the validation set."""
     found = [curve for curve in curves if curve.test_set == "validation" and curve.level == "client"]
     if not found:
         raise SystemExit("nothing was certified on a validation set: set reserve.validation and ask for clients")

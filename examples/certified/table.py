@@ -21,7 +21,7 @@ NAMES = tuple(sorted(path.stem for path in HERE.glob("*-round*.toml")))
 
 
 def results(name: str, seeds: Sequence[int], folder: Path, overrides: Sequence[str]) -> Iterator[RunResult]:
-    """The runs of an example, trained now or before."""
+    """Return the runs of an example; train those that were not trained before."""
     for seed in seeds:
         path = folder / f"{name}-{seed}"
         if path.exists():
@@ -32,7 +32,7 @@ def results(name: str, seeds: Sequence[int], folder: Path, overrides: Sequence[s
 
 
 def answer(result: RunResult) -> Curve:
-    """What the example is there for: clients, on the clean test set."""
+    """Return the curve about clients on the clean test set."""
     for curve in result.metrics.curves:
         if curve.test_set == "clean" and curve.level == "client":
             return curve
@@ -40,7 +40,7 @@ def answer(result: RunResult) -> Curve:
 
 
 def rows(name: str, runs: Sequence[RunResult]) -> Iterator[str]:
-    """A line for each number of attackers."""
+    """Yield a line for each number of attackers."""
     curves = [answer(result) for result in runs]
     clients, accuracy = runs[0].ledger.facts.clients, spread([curve.accuracy for curve in curves])
     for place, radius in enumerate(curves[0].radii):
@@ -49,7 +49,7 @@ def rows(name: str, runs: Sequence[RunResult]) -> Iterator[str]:
 
 
 def spread(shares: Sequence[float]) -> str:
-    """The mean, and the smallest if there are several.
+    """Return the mean, and the smallest if there are several.
 
     >>> spread([0.98]), spread([0.98, 0.99])
     ('.9800', '.9850 [.9800]')
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             lines += rows(name, list(results(name, chosen.seeds, chosen.out, chosen.set)))
         except CrflError as error:
-            print(f"{name}: {error}")  # files that are not there, say: the others are trained all the same
+            print(f"{name}: {error}")  # such as missing files: the others are trained
     chosen.out.mkdir(parents=True, exist_ok=True)
     (chosen.out / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))

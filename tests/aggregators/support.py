@@ -70,7 +70,7 @@ STAGES: dict[str, Stage] = {
 
 
 def participants(count: int, **columns: Any) -> Clients:
-    """So many clients, of 10, 11, ... samples, whose honest updates have at most the norm 2, and no weight decay."""
+    """Return clients of 10, 11, ... samples, whose honest updates have at most the norm 2, without weight decay."""
     ones = np.ones(count, np.int64)
     facts = {
         "ids": np.arange(count),
@@ -105,20 +105,20 @@ def gaussian(clients: int, size: int, seed: int = 0) -> Array:
 
 
 def permuted(updates: ClientUpdates, order: NDArray[np.int64]) -> ClientUpdates:
-    """The same clients with the same updates, in another order."""
+    """Return the same clients with the same updates, in another order."""
     clients = updates.round.clients.take(order)
     return ClientUpdates(updates.values[torch.from_numpy(order)], replace(updates.round, clients=clients))
 
 
 def rebuilt(aggregate: RuleResult, values: Tensor) -> Tensor:
-    """`sum_i p_i u_i + offset`, with a weight per coordinate where the rule has them."""
+    """Return `sum_i p_i u_i + offset`, with a weight per coordinate where the rule has them."""
     weights = aggregate.weights[:, None] if aggregate.full_weights is None else aggregate.full_weights()
     total = (weights.to(values) * values).sum(0)
     return total if aggregate.offset is None else total + aggregate.offset
 
 
 def aggregate_of(steps: Sequence[AggregationStep], updates: ClientUpdates) -> RuleResult:
-    """What a chain makes of the updates of a first round, in terms of what clients submitted."""
+    """Run a chain on the updates of a first round; return its answer in terms of what clients submitted."""
     reported = run_chain(steps, updates, {}).reported
     assert reported is not None
     return reported

@@ -153,9 +153,12 @@ def test_identical_updates_aggregate_to_themselves(rule: Aggregator, clients: in
         pytest.skip("only the signs of updates count")
     update = np.asarray([0.5, -1.0, 0.0, 1.5])
     aggregate = rule.aggregate(updates_of(np.tile(update, (clients, 1))), {})
-    nobody = rule is RULES["foolsgold"] and clients > 1
-    np.testing.assert_allclose(aggregate.update, 0.0 if nobody else update, atol=1e-12)
-    assert float(aggregate.weights.sum()) == pytest.approx(0.0 if nobody else 1.0) or aggregate.full_weights is not None
+    without_weights = rule is RULES["foolsgold"] and clients > 1
+    np.testing.assert_allclose(aggregate.update, 0.0 if without_weights else update, atol=1e-12)
+    assert (
+        float(aggregate.weights.sum()) == pytest.approx(0.0 if without_weights else 1.0)
+        or aggregate.full_weights is not None
+    )
 
 
 @every_stage

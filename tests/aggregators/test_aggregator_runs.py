@@ -42,7 +42,7 @@ def test_a_config_selects_it_by_name(name: str, dtype: str, tmp_path: Path) -> N
 
 
 def test_the_ledger_says_on_what_weights_depend(tmp_path: Path) -> None:
-    """A norm bound beside weight decay promises nothing, so it counts like a rule that looks at everybody."""
+    """A norm bound beside weight decay promises nothing, so it counts like a rule that looks at all clients."""
     training = {"learning_rate": 0.2, "steps": 5, "batch_size": 16}
     found = {
         name: crfl_core.run(config(name, training=training, rounds=2), out=tmp_path / name).ledger.round(2).depends

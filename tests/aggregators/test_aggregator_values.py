@@ -216,6 +216,6 @@ def test_the_cosine_filter_leaves_out_who_points_elsewhere() -> None:
     assert kept.tolist() == [1, 1, 1, 0, 1]  # a zero update points nowhere: its cosines count as 0
 
 
-def test_the_cosine_filter_never_leaves_out_everybody() -> None:
+def test_the_cosine_filter_never_leaves_out_all_clients() -> None:
     opposed = updates_of(np.asarray([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]))
     assert len(CosineFilter(threshold=0.9).transform(opposed, {}).values) == 4

@@ -109,14 +109,14 @@ def test_honest_rounds_are_rarely_rejected(tmp_path: Path) -> None:
 
 
 def test_validators_who_are_assumed_to_lie_keep_silent(tmp_path: Path) -> None:
-    """If all ten validators lie there is nobody left to suspect anything."""
+    """If all ten validators lie, none is left to suspect anything."""
     liars = [{"type": "baffle", "lookback": 8, "lying": 10}, {"type": "fedavg"}]
     ledger = crfl_core.run(attacked(aggregation=liars), out=tmp_path / "run").ledger
     assert all(record.accepted for record in ledger.rounds)
 
 
 class Idle(Attack):
-    """Clients that count as attackers, and train like everybody else."""
+    """Clients that count as attackers, and train like the others."""
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:
         return {}

@@ -96,7 +96,7 @@ def test_a_norm_bound_is_a_cap_without_weight_decay_and_promises_none_with_it() 
     assert (decayed.cap.tolist(), decayed.depends) == ([torch.inf] * 4, "all")
 
 
-def test_a_cap_on_mixtures_depends_on_everybody_in_them() -> None:
+def test_a_cap_on_mixtures_depends_on_all_clients_in_them() -> None:
     result = run_chain([Bucketing(size=2), UpdateCap(bound=0.1), FedAvg()], updates_of(gaussian(6, 5)), {})
     assert (result.cap.tolist(), result.depends) == ([torch.inf] * 6, "all")
 

@@ -94,7 +94,7 @@ def test_a_minority_that_pulls_elsewhere_is_left_out_and_a_long_update_is_clippe
     assert float(found.weights[10]) * lengths[10] <= np.median(lengths) / found.notes["admitted"] * (1 + 1e-12)
 
 
-def test_the_noise_is_in_nobodys_weight_and_follows_the_median_norm() -> None:
+def test_the_noise_is_in_no_clients_weight_and_follows_the_median_norm() -> None:
     small, large = (Flame(noise=0.1).aggregate(updates_of(scale * gaussian(9, 4000)), {}) for scale in (1.0, 3.0))
     assert small.offset is not None
     assert large.offset is not None

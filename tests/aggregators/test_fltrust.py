@@ -86,7 +86,7 @@ def test_a_whole_round_of_a_run_agrees_as_well() -> None:
     assert not second.record.carries_state
 
 
-def test_nobody_is_trusted_who_pulls_the_other_way() -> None:
+def test_clients_that_pull_the_other_way_are_not_trusted() -> None:
     values = np.stack([-server_update(updates_of(gaussian(3, 5)))] * 3)
     found = RULE.aggregate(updates_of(values), {})
     assert not found.update.any()

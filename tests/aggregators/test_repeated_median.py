@@ -94,7 +94,7 @@ def test_few_medians_are_left_to_be_computed() -> None:
     assert unknown.sum(axis=1).mean() < 100
 
 
-def test_coordinates_that_nobody_moves_need_no_medians_at_all() -> None:
+def test_coordinates_that_no_update_moves_need_no_medians_at_all() -> None:
     medians, unknown = MedianSearch(drawn("all zero", 500, np.float32)).narrow()
     assert not unknown.any()
     assert (median_slopes(np.zeros((2, 500), np.float32)) == 0).all()

@@ -1,4 +1,4 @@
-"""A vote of signs: nobody has a weight, and how far attackers move it is known from the votes."""
+"""A vote of signs: no client has a weight, and how far attackers move it is known from the votes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_clear_majority_cannot_be_turned() -> None:
     assert admitted[:6].tolist() == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.0, 0.4])
 
 
-def test_the_ledger_and_the_audit_say_that_nobody_has_a_weight(tmp_path: Path) -> None:
+def test_the_ledger_and_the_audit_say_that_no_client_has_a_weight(tmp_path: Path) -> None:
     config: dict[str, Any] = {
         "rounds": 4,
         "partition": {"type": "iid", "clients": 9},

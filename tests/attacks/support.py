@@ -49,7 +49,7 @@ FITTING: dict[str, dict[str, Any]] = {
 
 
 def attacked(name: str, options: dict[str, Any], **changes: Any) -> Federation:
-    """The small federation under attack by clients 0 and 4 in rounds 1 and 2 of 2."""
+    """Build the small federation under attack by clients 0 and 4 in rounds 1 and 2 of 2."""
     table = {"type": name, "clients": [0, 4], "rounds": [1, 2]} | options
     return federation_of(tiny(attack=table, rounds=2) | changes)
 
@@ -61,7 +61,7 @@ def attack_of(federation: Federation) -> Attack:
 
 
 def ledger_of(federation: Federation) -> Ledger:
-    """The record of all rounds."""
+    """Return the ledger of all rounds."""
     outcomes = played(federation)
     facts: RunFacts = federation.facts
     columns = ClientColumns.concatenate([outcome.clients for outcome in outcomes])
@@ -70,12 +70,12 @@ def ledger_of(federation: Federation) -> Ledger:
 
 @cache
 def public() -> Federation:
-    """A federation whose model and test inputs attackers know."""
+    """Return a federation whose model and test inputs attackers know."""
     return federation_of(tiny(dtype="float64", attack="none"))
 
 
 def known_of(honest: ClientUpdates, own: Tensor, weights: Tensor | None = None, **more: Any) -> AttackerView:
-    """What attackers with these trained updates know; their clients are the last of the round's."""
+    """Return what attackers with these trained updates know; their clients are the last of the round's."""
     clients, federation = honest.round.clients, public()
     current = replace(honest.round, clients=clients.take(slice(len(clients) - len(own), None)))
     shares = torch.full((len(own),), 1.0 / len(own), dtype=torch.float64) if weights is None else weights
@@ -84,19 +84,19 @@ def known_of(honest: ClientUpdates, own: Tensor, weights: Tensor | None = None, 
 
 
 def attack(**changes: Any) -> dict[str, Any]:
-    """The attack table of the small config with some keys different."""
+    """Return the attack table of the small config with some keys different."""
     table: dict[str, Any] = tiny()["attack"]
     return table | changes
 
 
 def prepared(of: ModelReplacement, facts: DataFacts = IMAGES) -> State:
-    """What the attack computes before training, in float64."""
+    """Return what the attack computes before training, in float64."""
     x, y = torch.zeros(1, facts.inputs, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
     names = tuple(map(str, range(facts.classes)))
     return of.prepare(FederatedData(x, y, x, y, [np.arange(1)], facts, names), Streams(0))
 
 
 def measured(federation: Federation, number: int = 2) -> Any:
-    """The attackers' rows of the ledger in an attacked round."""
+    """Return the attackers' rows of the ledger in an attacked round."""
     columns = played(federation)[number - 1].clients
     return columns.take(columns.attacking)

@@ -121,7 +121,7 @@ WHO_AND_WHEN = st.fixed_dictionaries(
 def test_the_stated_threat_covers_everything_that_was_done(
     data: st.DataObject, name: str, protocol: dict[str, Any], common: dict[str, Any]
 ) -> None:
-    """Counted anew: sample by sample, from the batches that the attackers would have had and those that they had."""
+    """Counted again: sample by sample, from the batches that the attackers would have had and those that they had."""
     options = {key: data.draw(values, label=key) for key, values in OPTIONS[name].items()}
     federation = attacked(name, options | common, **protocol)
     attack, ledger = attack_of(federation), ledger_of(federation)

@@ -117,7 +117,7 @@ def test_candidates_that_are_not_finite_count_as_they_would_in_the_round() -> No
     np.testing.assert_allclose(known.aggregate(known.own_updates * torch.nan), expected, rtol=1e-12, atol=1e-15)
 
 
-def test_attackers_craft_together_whoever_trains_in_the_same_chunk() -> None:
+def test_attackers_craft_together_however_clients_are_cut_into_chunks() -> None:
     """One call with all of them, in order; the same aggregate but for rounding."""
     finals = []
     for chunk in (1, 3, 8):
@@ -149,7 +149,7 @@ def test_a_word_that_is_no_knowledge_is_refused_before_training() -> None:
 
 
 def test_nothing_is_believed_about_what_was_shown() -> None:
-    """Whoever writes into what it was shown is stopped, the expected weights included."""
+    """An attack that writes into what it was shown is stopped, the expected weights included."""
 
     class Writing(Listening):
         what: str

@@ -126,7 +126,7 @@ def test_what_was_remembered_survives_a_kill(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
-def test_engines_hand_the_state_on_whoever_trains_together(chunk: int) -> None:
+def test_engines_hand_the_state_on_to_all_chunks(chunk: int) -> None:
     engines = ({"type": "local", "threads": 1}, {"type": "shipping", "threads": 1, "chunk_clients": chunk})
     one, other = (played(federation_of(config(dtype="float64", engine=engine), PLUGINS)) for engine in engines)
     torch.testing.assert_close(one[-1].parameters, other[-1].parameters, rtol=1e-9, atol=1e-12)

@@ -34,8 +34,8 @@ def honest_and_known(honest: int, attackers: int, seed: int = 0, size: int = 6) 
     updates = replace(updates, values=torch.from_numpy(drawn))
 
     def through(candidates: Tensor, rule: Aggregator | None) -> Tensor:
-        everybody = replace(updates, values=torch.cat([updates.values[:honest], candidates]))
-        return run_chain([rule or Median()], everybody, {}).update
+        together = replace(updates, values=torch.cat([updates.values[:honest], candidates]))
+        return run_chain([rule or Median()], together, {}).update
 
     seen = ClientUpdates(updates.values[:honest], updates.round)
     return drawn[:honest], known_of(seen, updates.values[honest:], aggregate_candidates=through)
@@ -88,7 +88,7 @@ def test_the_search_finds_the_last_success_wherever_it_lies() -> None:
 
 
 @pytest.mark.parametrize("attack", [MinMax(), MinSum(), Adaptive()])
-def test_attackers_who_have_nobody_to_hide_among_still_attack(attack: Any) -> None:
+def test_attackers_without_honest_clients_to_hide_among_still_attack(attack: Any) -> None:
     _, known = honest_and_known(0, 2)
     torch.testing.assert_close(attack.craft(known, {}), -known.own_updates)
     _, known = honest_and_known(1, 2)
@@ -239,7 +239,7 @@ def test_slopes_of_a_network_are_those_of_differences() -> None:
 
 @pytest.mark.parametrize("push", [0.05, 0.3, 1.0, 3.0])
 def test_the_chosen_direction_changes_as_many_near_predictions_as_the_best_candidate(push: float) -> None:
-    """Counted anew in NumPy: nearest first, all that came so far, and pairs of classes by themselves."""
+    """Counted again in NumPy: nearest first, all that came so far, and pairs of classes by themselves."""
     known, weight, bias, x = linear_scene()
     direction = easiest_direction(known, known.round.start, push, 32).numpy()
     assert np.linalg.norm(direction) == pytest.approx(1.0)

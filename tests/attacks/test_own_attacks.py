@@ -1,4 +1,4 @@
-"""Attacks that somebody else writes: what they may do, and what is said when they do it wrong."""
+"""Attacks of third parties: what they may do, and the errors when they do it wrong."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Retreating(ModelReplacement):
 
 
 def test_attackers_who_are_done_do_nothing_while_others_still_train() -> None:
-    """Clients of a chunk make steps together; whoever needs fewer waits."""
+    """Clients of a chunk make steps together; those that need fewer wait."""
     norms = []
     for chunk in (1, 8):
         engine = {"type": "local", "threads": 1, "chunk_clients": chunk}

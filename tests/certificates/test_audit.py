@@ -36,7 +36,7 @@ def test_a_map_without_a_constant_refuses_the_feature_level_alone() -> None:
         assert not found[name].refusal_at("sample")
 
 
-def test_a_level_that_nobody_asks_for_is_not_audited() -> None:
+def test_a_level_that_is_not_asked_for_is_not_audited() -> None:
     world = attacked_world(small(model={"type": "softmax", "features": "unit-sphere"}))
     whole, clients = (
         certification.audit_certificate(PathwiseLinear(levels=levels), world.ledger, world.threat())

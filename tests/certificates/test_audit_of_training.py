@@ -13,7 +13,7 @@ from crfl_certificates.postprocess import Postprocess
 
 from crfl_core.certification import certifier as certification
 from crfl_core.extend import Attack, Batches, FederatedData, State, Streams
-from crfl_core.training.replay import with_attack
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training.steering import PoisonAim
 from tests.certificates.attackers import Submitting
 from tests.certificates.audited import LABELS, PATHWISE, SOUND, attacked_world, audits, refused, small

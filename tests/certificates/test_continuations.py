@@ -25,7 +25,7 @@ from crfl_core.certification.drift import DriftBound
 from crfl_core.errors import StoreError
 from crfl_core.extend import Clients, CountVotes, LinearAggregator, PluginFailure
 from crfl_core.records.random_streams import Streams
-from crfl_core.training.replay import with_attack
+from crfl_core.runs.worlds import with_attack
 from tests.certificates.federations import small
 from tests.certificates.worlds import (
     PLUGINS,

@@ -25,7 +25,7 @@ from crfl_core.extend import (
     State,
     Streams,
 )
-from crfl_core.training.replay import with_attack
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training.steering import PoisonAim, Steering
 from tests.certificates.attackers import Submitting
 from tests.certificates.federations import coins, small
@@ -124,7 +124,7 @@ def test_multiplied_clean_updates_make_a_gap_grow() -> None:
 
 
 def test_capped_updates_that_are_multiplied_expand_more() -> None:
-    """A cap makes a projection of a multiplied update, which is no averaged map any more."""
+    """A cap makes a projection of a multiplied update, which is not an averaged map any more."""
     cap = [{"type": "update-cap", "bound": "honest"}, {"type": "fedavg"}]
     config = coins({"learning_rate": 1.0, "steps": 1}, rounds=2, aggregation=cap)
     attack = Flipping(alternates=True, clients=(0,), rounds=(1, 2), scale=10.0)

@@ -24,7 +24,8 @@ from crfl_core import Threat
 from crfl_core.certification import threat_resolution as threats
 from crfl_core.certification.certifier import Audit, audit_certificate
 from crfl_core.certification.drift import DriftBound
-from crfl_core.extend import Certificate, Check, ConfigError, Direction, Level, RunError
+from crfl_core.extend import Certificate, Check, ConfigError, Level, RunError
+from crfl_core.plugin_api.certificate import Direction
 from tests.certificates.drawn_worlds import ROUNDING_FACTOR, data_attacks, drift_between, scenarios, update_attacks
 from tests.certificates.federations import certifiable, small
 from tests.certificates.ledgers import synthetic_ledger

@@ -14,8 +14,8 @@ import crfl_core.certification.formulas as formulas
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import TrainingTask
 from crfl_core.records.inputs import as_floats
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training.local_training import LocalTraining
-from crfl_core.training.replay import with_attack
 from crfl_core.training.steering import Steering
 from tests.certificates.audited import audits, refused
 from tests.certificates.federations import coins, small
@@ -185,7 +185,7 @@ def test_clipped_gradients_are_refused_pathwise_with_the_reason() -> None:
 
 
 def test_clipped_steps_do_expand() -> None:
-    """Why they are refused: the mean of a clipped and an unclipped gradient is no monotone map of the model."""
+    """Why they are refused: the mean of a clipped and an unclipped gradient is not a monotone map of the model."""
     x = torch.tensor([[1.0, 0.0], [1.0, 0.9]], dtype=torch.float64)
     scales, longest = torch.tensor([1.0, 40.0], dtype=torch.float64), 1.0
 

@@ -25,7 +25,7 @@ from crfl_core.certification.ball_rule_checks import LEVELS_WITHOUT_BALL_RULE
 from crfl_core.certification.certifier import Audit
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Attack, AttackerView, ConfigError, Data, Dataset, Domain, FederatedData, State, Streams
-from crfl_core.training.replay import with_attack
+from crfl_core.runs.worlds import with_attack
 from tests.certificates.drawn_worlds import (
     FEATURES,
     ROUNDING_FACTOR,

@@ -15,7 +15,7 @@ from crfl_certificates.tail import Tail
 from crfl_core.certification import certifier as certification
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Certificate, FixedRate, RoundFacts
-from crfl_core.training.replay import with_attack
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training.steering import PoisonAim
 from tests.certificates.attackers import Submitting
 from tests.certificates.federations import certifiable, coins, small

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crfl_core.certification.drift import DriftBound
-from crfl_core.training.replay import with_attack
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training.steering import Steering
 from tests.certificates.drawn_worlds import (
     ROUNDING_FACTOR,

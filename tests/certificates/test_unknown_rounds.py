@@ -316,7 +316,7 @@ def test_the_csv_has_a_radius_for_any_round_where_it_was_asked(attacked_run: Run
             assert any(row["any_round_radius"] != row["radius"] for row in rows)
 
 
-def test_whoever_states_the_rounds_gets_no_other_answer(attacked_run: RunResult) -> None:
+def test_stated_rounds_get_the_same_answer(attacked_run: RunResult) -> None:
     stated = crfl_core.certify(attacked_run, ["threat.rounds=[3]"])
     assert not any(curve.any_round_rate for curve in stated.curves)
     assert [one.certified_rate for one in stated.curves] == [one.certified_rate for one in attacked_run.metrics.curves]

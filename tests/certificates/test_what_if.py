@@ -230,7 +230,7 @@ def test_a_name_to_save_under_is_a_plain_name(run: RunResult, name: str) -> None
         ("votes.alpha=0", r"votes\.alpha"),
         ("certificates.tail.continuations=0", r"certificates\.3\.continuations"),
         ("certificates=[{type='paper', levels=['client']}]", r"'paper' has no 'client' level"),
-        ("certificates.nobody.levels=['client']", r"certificates"),
+        ("certificates.unknown.levels=['client']", r"certificates"),
     ],
 )
 def test_questions_that_make_no_sense_are_clear_errors(run: RunResult, crfl: Crfl, override: str, message: str) -> None:

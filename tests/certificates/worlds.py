@@ -32,10 +32,10 @@ from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.records.inputs import as_floats
 from crfl_core.records.ledger import ClientColumns
 from crfl_core.records.threat import ThreatSettings
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training import continuations, rounds
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.ledger_rows import record_round
-from crfl_core.training.replay import with_attack
 from crfl_core.training.rounds import Progress, add_noise
 from crfl_core.training.session import Session
 from crfl_core.training.steering import PoisonAim, Steering

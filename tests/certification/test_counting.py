@@ -57,7 +57,7 @@ def honest(voters: NoisyModels = VOTERS) -> Parts:
 
 
 def moved(part: PartialCount) -> PartialCount:
-    """One vote of the first sample for another class: nobody can see that it is not right."""
+    """One vote of the first sample for another class: the server cannot see that it is wrong."""
     counts = part.counts.copy()
     most = int(counts[0].argmax())
     counts[0, most] -= 1
@@ -71,7 +71,7 @@ def moved(part: PartialCount) -> PartialCount:
     [lambda parts: parts, lambda parts: parts[::-1], lambda parts: parts[1:2], lambda _: []],
     ids=["all", "backwards", "one block", "nothing"],
 )
-def test_votes_are_the_same_whoever_counts_them(voters: NoisyModels, chosen: Callable[[Parts], Parts]) -> None:
+def test_votes_are_the_same_on_every_engine(voters: NoisyModels, chosen: Callable[[Parts], Parts]) -> None:
     np.testing.assert_array_equal(counts(voters, chosen(honest(voters))), counts(voters))
 
 
@@ -93,7 +93,7 @@ def test_samples_are_voted_on_in_blocks_that_do_not_depend_on_who_counts(monkeyp
     assert shapes == [512, 512, 176]
 
 
-def test_nobody_voting_on_nothing_is_an_empty_table() -> None:
+def test_no_models_and_no_samples_make_an_empty_table() -> None:
     assert counts(VOTERS, features=FEATURES[:0]).shape == (0, 3)
 
 
@@ -185,7 +185,7 @@ SETTINGS = tiny(
 
 @pytest.mark.parametrize("seeds", [{}, {"votes": "secret"}], ids=["open", "secret"])
 def test_a_run_whose_engine_counts_is_the_run_of_one_that_does_not(tmp_path: Path, seeds: dict[str, Any]) -> None:
-    """Noisy copies and continuations, on both test sets. The seed of secret votes is sent to whoever counts."""
+    """Noisy copies and continuations, on both test sets. Processes that count get the seed of secret votes."""
     ASKED.clear()
     local = crfl_core.run(SETTINGS, out=tmp_path / "here")
     apart = crfl_core.run(
@@ -210,7 +210,7 @@ def test_an_engine_that_cannot_count_says_so(tmp_path: Path) -> None:
 
 
 def test_votes_of_a_question_afterwards_are_counted_here(tmp_path: Path) -> None:
-    """Whoever asks may have neither the engine nor its machines."""
+    """The user who asks may have neither the engine nor its machines."""
     config = SETTINGS | {"engine": {"type": "counting", "threads": 1}}
     run = crfl_core.run(config, out=tmp_path / "run", plugins={"counting": Counting})
     ASKED.clear()

@@ -1,4 +1,4 @@
-"""Rates of equal influence and rounds that nobody knows: reference values, and exhaustive search."""
+"""Rates of equal influence and unknown rounds: reference values, and exhaustive search."""
 
 from __future__ import annotations
 

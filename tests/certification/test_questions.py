@@ -80,7 +80,7 @@ def asked(calls: Counter[str]) -> dict[str, int]:
 
 def test_a_run_asks_each_certificate_once(tmp_path: Path, calls: Counter[str]) -> None:
     crfl_core.run(CONFIG, out=tmp_path / "run")
-    assert asked(calls) | {"overrides": 3} == ONCE  # estimates look at the options, and ask nobody
+    assert asked(calls) | {"overrides": 3} == ONCE  # estimates look at the options alone
     assert calls["models read"] <= 1 + len(THREE) + 1  # once for its digest; to vote, and to be scored
 
 

@@ -246,12 +246,12 @@ def exact_logs(gaps: list[float]) -> tuple[Number, Number, Number]:
         for place in range(int(-5 * gaps[0]) - 140, 140):
             v = place * step
             above = [tail(v + number(gap)) for gap in gaps]
-            nobody = mpmath.fprod(1 - one for one in above[1:])
-            somebody = mpmath.mpf(0)
+            none_above = mpmath.fprod(1 - one for one in above[1:])
+            any_above = mpmath.mpf(0)
             for one in above:
-                somebody += (1 - somebody) * one
-            rest += mpmath.npdf(v) * somebody
-            p_b += mpmath.npdf(v + number(gaps[0])) * tail(-v) * nobody
+                any_above += (1 - any_above) * one
+            rest += mpmath.npdf(v) * any_above
+            p_b += mpmath.npdf(v + number(gaps[0])) * tail(-v) * none_above
         return mpmath.log1p(-step * rest), mpmath.log(step * rest), mpmath.log(step * p_b)
 
 

@@ -159,7 +159,7 @@ def test_capped_attackers_of_every_round_stay_within_the_drift_and_flip_no_certi
 
 
 def test_the_drift_is_reached_where_honest_data_say_nothing() -> None:
-    """Attackers push along an input that nobody else has: only decay takes anything back."""
+    """Attackers push along an input that no other client has: only decay takes anything back."""
     federation = Federation(np.random.default_rng(0), 0.1, limit=0.25)
     federation.x[..., -1] = 0.0
     gap, _, drift = adversarial_gap(federation, towards=(-1, 0))

@@ -16,8 +16,8 @@ from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import Ledger, RealisedAttack
 from crfl_core.records.measurements import share_error
 from crfl_core.records.threat import ThreatSettings
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training.attackers import sum_poisoned_shares
-from crfl_core.training.replay import with_attack
 from crfl_core.training.steering import Steering
 from tests.certificates.federations import small
 from tests.certificates.ledgers import synthetic_ledger
@@ -54,7 +54,7 @@ def test_what_was_measured_is_never_less_than_what_was_done(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_whoever_states_what_an_attack_did_is_covered_and_no_less_will_do(dtype: Any) -> None:
+def test_a_threat_that_states_what_an_attack_did_covers_it_and_no_less_will_do(dtype: Any) -> None:
     world = thirds(dtype)
     stated = ThreatSettings(poison_ratio=1 / 3, scale=3.0, delta=0.3)
     assert world.uncovered(stated) == ()
@@ -117,7 +117,7 @@ def test_replacing_the_model_is_a_scale_that_was_measured() -> None:
 
 @pytest.mark.parametrize("kind", ["labels", "replacement"])
 def test_an_input_bound_below_the_poison_that_was_fed_is_refused(kind: str) -> None:
-    """Also if other inputs of the run, which nobody poisoned, are longer."""
+    """Also if other inputs of the run, which are not poisoned, are longer."""
     attack = {"type": "steering", "clients": [0], "rounds": [2], "kind": kind, "ratio": 0.5}
     config = small(model={"type": "softmax"}, training={"learning_rate": 0.01, "steps": 2}, attack=attack)
     federation = federation_of(config)

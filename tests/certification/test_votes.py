@@ -179,7 +179,7 @@ def run(path: Path, certificates: list[dict[str, Any]]) -> RunResult:
 
 
 def test_equal_requests_are_computed_once_and_others_apart(tmp_path: Path) -> None:
-    """alpha is no part of the question: it is about what to make of the answer."""
+    """alpha is not part of the question: it decides what the answer means."""
     result = run(
         tmp_path / "run",
         [

@@ -35,7 +35,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
 
 @pytest.fixture(scope="session")
 def unfinished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run that was interrupted after its second round."""
+    """Return the directory of a run that was interrupted after its second round."""
 
     class Interrupts(extend.Tracker):
         @extend.hookimpl
@@ -51,7 +51,7 @@ def unfinished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(path: Path) -> set[Path]:
-    """Every file and directory below a path."""
+    """List every file and directory below a path."""
     return {entry for entry in path.rglob("*") if "__pycache__" not in entry.parts}
 
 
@@ -65,7 +65,7 @@ def lay_out(bad: Bad, folder: Path, runs: dict[str, Path]) -> None:
         path.parent.mkdir(exist_ok=True, parents=True)
         path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
     if any(name.startswith("finished/") and name != "finished/status.json" for name in bad.files):
-        sealed(folder / "finished")  # or else nobody would look further than its digest
+        sealed(folder / "finished")  # or else readers would stop at its digest
 
 
 @pytest.fixture

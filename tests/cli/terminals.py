@@ -48,7 +48,7 @@ class Terminal:
         os.close(theirs)
 
     def shown(self, until: str | None = None) -> str:
-        """What it shows until it has shown this, or until nobody writes any more. Raises after some patience."""
+        """Read until this is shown, or until all writers have closed. Raises after some patience."""
         received, deadline = b"", time.monotonic() + PATIENCE
         while until is None or until not in received.decode(errors="replace"):
             if not select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))[0]:

@@ -69,7 +69,7 @@ def test_a_ledger_that_claims_more_rounds_than_it_has_is_refused(
 
 
 def test_a_run_that_is_resumed_is_bounded_as_well(crfl: Crfl, finished_run: Path, tmp_path: Path) -> None:
-    """An unfinished one whose config was made larger by somebody who also wrote fitting digests."""
+    """An unfinished run whose config was made larger, with fitting digests."""
     copy = tmp_path / "copy"
     shutil.copytree(finished_run, copy)
     config = (copy / "config.toml").read_text()

@@ -22,7 +22,7 @@ from crfl_core.cli.download import BYTES_AT_ONCE, fetch_files
 from crfl_core.extend import DataError, DataFile, DataSource
 
 CONTENT = bytes(range(256)) * 300
-DEAD = "http://127.0.0.1:9/"  # the port that discards, where nobody listens
+DEAD = "http://127.0.0.1:9/"  # the port that discards, where no server listens
 
 
 @dataclass
@@ -195,7 +195,7 @@ def test_without_a_network_every_mirror_is_named(tmp_path: Path) -> None:
     assert files(tmp_path) == {}
 
 
-def test_what_nobody_offers_says_how_to_get_it(tmp_path: Path) -> None:
+def test_files_without_a_public_source_say_how_to_get_them(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.bin cannot be fetched: ask for it"):
         fetched(source_of(), tmp_path)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from crfl_reports.commands.demo import ending
-from crfl_reports.commands.demo_story import ROWS, story_lines
+from crfl_reports.commands.demo import DEMO_RUNS, ending, story_lines
 
 from crfl_core import RunResult, load
 from crfl_core.cli.output import program_name, use_colours
@@ -36,7 +35,7 @@ def shown(crfl: Crfl, folder: Path) -> str:
 
 
 def results(folder: Path) -> list[RunResult]:
-    return [load(folder / "runs" / row.name) for row in ROWS]
+    return [load(folder / "runs" / row.name) for row in DEMO_RUNS]
 
 
 def test_it_fits_on_one_screen(shown: str, folder: Path) -> None:
@@ -122,7 +121,7 @@ def test_terminals_without_unicode_get_plain_bars(shown: str, folder: Path) -> N
 
 def test_json_has_the_metrics_of_all_three(crfl: Crfl, shown: str, folder: Path) -> None:
     answer = json.loads(crfl("demo", "--json", "--out", folder / "again").stdout)
-    assert list(answer) == [row.name for row in ROWS]
+    assert list(answer) == [row.name for row in DEMO_RUNS]
     assert answer["certified"] == json.loads((folder / "runs" / "certified" / "metrics.json").read_text())
 
 

@@ -1,4 +1,4 @@
-"""`crfl new`: packages that are complete and work before anybody edits them."""
+"""`crfl new`: packages that are complete and work before they are edited."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def test_the_terminal_is_as_it_was_after_a_signal(
     terminal: Callable[..., Terminal],
     tmp_path: Path,
 ) -> None:
-    """The progress bar hides the cursor; whoever ends a run wants it back, and to know how to resume."""
+    """The progress bar hides the cursor; a user who ends a run wants it back, and to know how to resume."""
     out, many = str(tmp_path / "run"), ("--set", "rounds=100000", "--set", "attack=none")
     window = terminal("run", "--out", out, *many)
     process, ledger = window.process, tmp_path / "run" / "rounds.jsonl"

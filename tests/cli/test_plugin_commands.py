@@ -26,7 +26,7 @@ from typing import Annotated
 import typer
 
 def greet(name: str, times: Annotated[int, typer.Option(min=1)] = 1) -> None:
-    """Greet somebody.
+    """Greet a person.
 
     As often as you like.
     """
@@ -76,7 +76,7 @@ def test_a_function_is_a_command(install: Install, crfl: Crfl) -> None:
         assert done.returncode == 2
         assert "Usage: crfl greet" in done.stderr
     (line,) = listed("greet")
-    assert (line.distribution, line.status, line.summary) == ("polite-tools", "ok", "Greet somebody.")
+    assert (line.distribution, line.status, line.summary) == ("polite-tools", "ok", "Greet a person.")
 
 
 def test_a_typer_app_is_a_command_with_subcommands(install: Install, crfl: Crfl) -> None:
@@ -94,7 +94,7 @@ def test_the_help_runs_no_code_of_plugins(install: Install, crfl: Crfl) -> None:
     install("polite-tools", "1.0", {"crfl.commands": {"greet": "greet"}}, source)
     done = crfl("--help")
     assert done.returncode == 0
-    assert "Greet somebody." in done.stdout
+    assert "Greet a person." in done.stdout
     assert "polite_tools" not in sys.modules
 
 
@@ -117,7 +117,7 @@ BROKEN = {
     "lacks the function": ("", "cannot be imported: AttributeError"),
     "is a number": ("greet = 3", "is 3, not a function and not a typer.Typer"),
     "is a class": ("class greet: pass", "not a function and not a typer.Typer"),
-    "has a parameter that nobody can type": (
+    "has a parameter that cannot be typed": (
         "def greet(x: dict[str, set]): pass",
         "cannot be read by typer: RuntimeError: Type not yet supported",
     ),
@@ -148,8 +148,8 @@ def test_a_name_that_is_taken_or_cannot_be_typed_is_refused(install: Install, cr
     assert line.status == "failed"
     assert "needs another one" in line.reason if name in CORE_COMMANDS else "cannot be typed" in line.reason
     if name in CORE_COMMANDS:
-        assert "Greet somebody." not in crfl("--help").stdout
-        assert "Greet somebody." not in crfl(name, "--help").stdout
+        assert "Greet a person." not in crfl("--help").stdout
+        assert "Greet a person." not in crfl(name, "--help").stdout
         assert "of crfl itself" in crfl(f"cheeky-tools:{name}").stderr
 
 

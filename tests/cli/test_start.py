@@ -99,7 +99,7 @@ def test_results_are_shown_once(crfl: Crfl, small: list[str], full: list[str]) -
 def test_programs_get_results_when_the_run_is_finished(
     crfl: Crfl, small: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(output, "restore_stdout", None)  # which nobody may call
+    monkeypatch.setattr(output, "restore_stdout", None)  # which must not be called
     assert crfl("run", *small, "--quiet", "--out", "quiet").stdout == "quiet\n"
     told = crfl("run", *small, "--json", "--out", "json").stdout
     assert json.loads(told) == json.loads((tmp_path / "json" / "metrics.json").read_text())

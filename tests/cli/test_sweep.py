@@ -65,7 +65,7 @@ def test_a_sweep_is_run_told_and_resumed(crfl: Crfl, tmp_path: Path) -> None:
     assert "4 of 4 cells are finished" in crfl("sweep", "sweeps/typed").stdout
     refused = crfl("sweep", "sweeps/typed", "--seeds", "3")
     assert refused.returncode == 2
-    assert "goes on as it was begun" in refused.stderr
+    assert "resumes with its own options" in refused.stderr
 
 
 def test_failed_cells_are_told_by_the_exit_status(crfl: Crfl, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_failed_cells_are_told_by_the_exit_status(crfl: Crfl, tmp_path: Path) ->
     assert told.returncode == 1
     assert "1 of 2 cells are finished" in told.stdout
     assert "failed: poisoned_per_batch-5000" in told.stdout
-    assert "mapping" not in told.stdout  # nobody typed one
+    assert "mapping" not in told.stdout  # the user typed none
     assert told.stdout.endswith("more: crfl compare sweeps/typed, crfl open sweeps/typed\n")
     assert "1/2 cells, 1 failed" in told.stderr
 

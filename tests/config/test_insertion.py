@@ -57,7 +57,7 @@ def test_a_rule_alone_is_a_list_of_one(loaded: Loaded, rule: str) -> None:
     assert steps(found) == ["norm-filter", "krum"]
 
 
-def test_what_nobody_wrote_is_the_default(loaded: Loaded) -> None:
+def test_what_is_not_written_is_the_default(loaded: Loaded) -> None:
     assert steps(loaded('aggregation.before.fedavg = "norm-bound"', base="")) == ["norm-bound", "fedavg"]
     wish = {"before": {"fedavg": {"type": "norm-bound"}}}
     assert steps(load_config({"aggregation": wish})) == ["norm-bound", "fedavg"]

@@ -1,4 +1,4 @@
-"""Values mean what they say: text is no number, a key stands once, and an override names one thing."""
+"""Values mean what they say: text is not a number, a key stands once, and an override names one thing."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_an_error_in_a_preset_names_it(ship: Callable[..., None], own: Callable[
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        ("crfl-nobody:small", "crfl-nobody is not installed: pip install crfl-nobody"),
+        ("crfl-unknown:small", "crfl-unknown is not installed: pip install crfl-unknown"),
         ("crfl-mine:smal", "crfl-mine has no preset 'smal': did you mean 'small'\\? there are large, small"),
         ("crfl:small", "crfl has no preset 'small': there are none"),
     ],

@@ -1,4 +1,4 @@
-"""A user's own arrays: what is read from them, which options go together, and data that nobody thinks of."""
+"""A user's own arrays: what is read from them, which options go together, and unusual data."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_missing_file_and_a_wrong_shape_are_errors(tmp_path: Path) -> None:
         Arrays(path=tmp_path / "no.npz").read()
     with pytest.raises(OptionError, match=r"test_path: there is no file .*gone.csv"):
         Arrays(path=npz_file(tmp_path / "a.npz", x=X, y=Y), test_path=tmp_path / "gone.csv").read()
-    with pytest.raises(DataError, match=re.escape("2 features are no image of shape [3, 3]")):
+    with pytest.raises(DataError, match=re.escape("2 features are not an image of shape [3, 3]")):
         Arrays(path=npz_file(tmp_path / "a.npz", x=X, y=Y), image_shape=(3, 3)).read()
     with pytest.raises(OptionError, match="inputs: must be the name of one array"):
         Arrays(path=tmp_path / "a.npz", inputs=("x", "y")).read()

@@ -1,4 +1,4 @@
-"""Datasets: what is checked, cut and scaled before anybody sees it."""
+"""Datasets: what is checked, cut and scaled before training sees it."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_blocks_put_together_are_the_whole(shape: tuple[int, int, int], turned: 
 def test_the_second_time_images_are_mapped_from_the_cache(images: Path, cache: Path) -> None:
     read_images(images)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(idx_format, "open_idx", None)  # whoever parses again fails
+        patch.setattr(idx_format, "open_idx", None)  # parsing again would fail
         again = read_images(images)
     np.testing.assert_array_equal(again, IMAGES)
     assert isinstance(again.base, np.memmap)

@@ -20,7 +20,7 @@ ROWS = [np.flatnonzero(client == OWNER).tolist() for client in range(3)]
 
 
 def config(path: Path, **changes: Any) -> dict[str, Any]:
-    """The small config with a partition from a file, in which nobody attacks."""
+    """The small config with a partition from a file, without an attack."""
     return tiny(partition={"type": "file", "path": str(path)}, attack="none", **changes)
 
 
@@ -66,7 +66,7 @@ def test_no_seed_changes_it_and_another_file_has_another_digest(tmp_path: Path) 
         ([*ROWS, [7]], "row 7 has 2 clients"),
         ([*ROWS, [SAMPLES]], f"there is no row {SAMPLES}"),
         ([ROWS[0], 3], "must be a list of whole numbers"),
-        ("everybody", "must be whole numbers"),
+        ("all clients", "must be whole numbers"),
         ([], "must be whole numbers, found none"),
     ],
 )

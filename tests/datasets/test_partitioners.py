@@ -38,7 +38,7 @@ PARTITIONERS = st.one_of(
 
 @settings(deadline=None, max_examples=150)
 @given(partitioner=PARTITIONERS, seed=st.integers(0, 100), samples=st.integers(1, 400))
-def test_every_sample_has_exactly_one_owner_and_nobody_is_empty_or_an_error_names_an_option(
+def test_every_sample_has_exactly_one_owner_and_no_client_is_empty_or_an_error_names_an_option(
     partitioner: Partitioner, seed: int, samples: int
 ) -> None:
     data = first(samples)
@@ -131,7 +131,7 @@ def test_clients_of_a_label_skew_hold_so_many_classes_and_share_them_equally() -
         assert shares.max() - shares.min() <= 1
 
 
-def test_a_label_skew_gives_every_class_to_somebody_even_if_clients_are_few() -> None:
+def test_a_label_skew_gives_every_class_to_a_client_even_if_clients_are_few() -> None:
     for clients, classes in ((4, 3), (5, 2), (10, 1), (2, 9), (1, 10)):
         held = counts(LabelSkew(clients=clients, classes=classes))
         assert (held.sum(axis=0) == np.bincount(DATA.y)).all()

@@ -116,7 +116,9 @@ def test_a_path_that_does_not_exist_is_an_error_of_the_config(tmp_path: Path) ->
         Mnist(path=tmp_path / "nowhere").load()
 
 
-def test_where_nobody_may_look_nothing_is_found(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_found_in_folders_that_may_not_be_read(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CRFL_DATA_DIR", "x" * 300)  # longer than a name may be; without permission it is the same
     write_four(places[1] / "mnist")
     assert len(Mnist().load().x) == 50
@@ -129,9 +131,9 @@ def test_a_file_that_cannot_be_read_has_no_checksum(tmp_path: Path) -> None:
         sha256(tmp_path)
 
 
-def test_the_home_of_nobody_is_an_error_of_the_config() -> None:
-    with pytest.raises(ConfigError, match=r"dataset.path = '~nobody-of-this-name/data': there is no folder ~nobody-of"):
-        load_config({"dataset": {"type": "mnist", "path": "~nobody-of-this-name/data"}})
+def test_the_home_of_an_unknown_user_is_an_error_of_the_config() -> None:
+    with pytest.raises(ConfigError, match=r"dataset.path = '~unknown-user/data': there is no folder ~unknown"):
+        load_config({"dataset": {"type": "mnist", "path": "~unknown-user/data"}})
 
 
 def test_a_relative_path_starts_from_the_working_directory_and_survives_another(

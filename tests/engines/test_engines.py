@@ -65,7 +65,7 @@ class Quiet(Tracker):
 
 
 class Mine(Paper):
-    """A certificate of somebody's own."""
+    """A third party's certificate."""
 
 
 SERVER_SIDE: dict[str, type[Plugin]] = {"median": Median, "quiet": Quiet, "mine": Mine, "processes": ProcessEngine}
@@ -98,7 +98,7 @@ def test_the_specification_says_all_that_training_depends_on() -> None:
 
 
 class Noting:
-    """A job that trains nobody and remembers the parts it was asked for."""
+    """A job that trains no client and remembers the parts it was asked for."""
 
     specification = ""
 
@@ -111,11 +111,11 @@ class Noting:
         return LocalUpdates(part, task.starts.expand(-1, clients, -1), BatchMeasurements.clean(clients))
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
-        raise AssertionError("nobody votes here")
+        raise AssertionError("no model votes here")
 
 
 @pytest.mark.parametrize(("chunk", "parts"), [(3, [(0, 3), (3, 6), (6, 8)]), (8, [(0, 8)]), (64, [(0, 8)])])
-def test_the_local_engine_trains_everybody_once_in_chunks(chunk: int, parts: list[tuple[int, int]]) -> None:
+def test_the_local_engine_trains_every_client_once_in_chunks(chunk: int, parts: list[tuple[int, int]]) -> None:
     engine, job = Local(chunk_clients=chunk), Noting()
     engine.open(job)
     list(engine.train(task_of(federation_of(tiny()))))
@@ -207,7 +207,7 @@ def test_an_engine_that_fails_is_closed_and_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["local", {"type": "stacked", "models": 2}])
 def test_a_run_lets_go_of_its_data_when_it_ends(engine: object, tmp_path: Path) -> None:
-    """At once, and not when somebody looks for cycles: data are large, and runs in one process follow each other."""
+    """At once, and not when the garbage collector runs: data are large, and runs in one process follow each other."""
 
     def alive() -> set[int]:
         return {id(one) for one in gc.get_objects() if type(one) is Federation}

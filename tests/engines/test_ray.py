@@ -149,7 +149,7 @@ def test_a_cluster_that_is_in_use_is_left_as_it_is(two_nodes: Nodes, tmp_path: P
         ray.shutdown()
 
 
-def test_an_address_where_nobody_answers_is_a_sentence(tmp_path: Path) -> None:
+def test_an_address_without_an_answer_is_a_sentence(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -160,7 +160,7 @@ def test_an_address_where_nobody_answers_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("says", [b"", b"220 mail.example.org ready\r\n"], ids=["nothing", "something else"])
-def test_an_address_where_somebody_else_answers_is_a_sentence(
+def test_an_address_of_another_server_is_a_sentence(
     tmp_path: Path, says: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray would wait for minutes."""

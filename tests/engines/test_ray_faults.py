@@ -133,7 +133,7 @@ def test_too_few_workers_after_a_fault_stop_the_run_which_resumes(
 @pytest.mark.parametrize(
     ("number", "status", "own"), [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)], ids=["ctrl-c", "terminate"]
 )
-def test_whoever_ends_a_run_ends_its_workers_and_its_cluster(
+def test_ending_a_run_ends_its_workers_and_its_cluster(
     two_nodes: Nodes, tmp_path: Path, mark: str, number: signal.Signals, status: int, own: bool
 ) -> None:
     """Ctrl-C goes to all processes of a terminal at once. A cluster that was there before is there afterwards."""

@@ -71,7 +71,7 @@ def test_an_engine_without_a_wish_leaves_the_threads_alone(job: LocalTraining) -
     content.close()
     assert torch.get_num_threads() == before
     content.open(job)
-    torch.set_num_threads(before + 1)  # somebody else, while the run is under way
+    torch.set_num_threads(before + 1)  # another library, during the run
     content.close()
     assert torch.get_num_threads() == before + 1
     torch.set_num_threads(before)

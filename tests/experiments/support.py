@@ -18,11 +18,11 @@ SMALL = {
 
 
 def small(**sweep: Any) -> dict[str, Any]:
-    """The small run with a `[sweep]` table."""
+    """Return the small config with a `[sweep]` table."""
     return {**SMALL, "sweep": sweep}
 
 
 def different_files(one: RunDirectory, other: RunDirectory) -> list[str]:
-    """The files in which two runs differ, bit for bit; which rounds were played where may differ."""
+    """List the files in which two runs differ, bit for bit; which rounds were played where may differ."""
     names = (one.digests | other.digests).keys() - {"environment.json"}
     return sorted(name for name in names if one.digests.get(name) != other.digests.get(name))

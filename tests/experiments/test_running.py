@@ -180,7 +180,7 @@ def test_an_interrupted_sweep_leaves_no_process_and_goes_on(number: signal.Signa
 
 
 def when_free(directory: RunDirectory, seconds: float) -> RunDirectory:
-    """A directory that nobody writes to any more, within some time."""
+    """Wait until no process writes to a directory any more."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -68,11 +68,11 @@ def task_of(job: LocalTraining, number: int, seed: int) -> TrainingTask:
 
 def attended(jobs: dict[int, Job], tasks: dict[int, list[TrainingTask]], models: int = 3) -> dict[int, list[Any]]:
     """What each of some runs is given for its tasks."""
-    meeting = RoundBarrier(list(tasks), models, hands=2)
+    barrier = RoundBarrier(list(tasks), models, most_at_once=2)
     given: dict[int, list[Any]] = {place: [] for place in tasks}
 
     def attend(place: int) -> None:
-        CURRENT_BARRIER.set(meeting)
+        CURRENT_BARRIER.set(barrier)
         engine = Stacked(models=models, place=place)
         engine.open(jobs[place])
         try:
@@ -81,7 +81,7 @@ def attended(jobs: dict[int, Job], tasks: dict[int, list[TrainingTask]], models:
                 given[place].append(torch.cat([part.updates for part in parts], dim=1))
         finally:
             engine.close()
-            meeting.leave(place)
+            barrier.leave(place)
 
     threads = [threading.Thread(target=copy_context().run, args=(attend, place)) for place in tasks]
     for thread in threads:
@@ -100,7 +100,7 @@ def alone(job: Job, task: TrainingTask, place: int, models: int = 3) -> torch.Te
     return torch.cat([part.updates for part in parts], dim=1)
 
 
-def test_a_stack_is_trained_once_and_everybody_has_the_bits_of_its_own_run(job: LocalTraining) -> None:
+def test_a_stack_is_trained_once_and_every_cell_has_the_bits_of_its_own_run(job: LocalTraining) -> None:
     counted = {place: Counting(job) for place in range(3)}
     tasks = {place: [task_of(job, number, 10 * number + place) for number in (1, 2, 3, 4)] for place in range(3)}
     given = attended({**counted}, tasks)
@@ -111,7 +111,7 @@ def test_a_stack_is_trained_once_and_everybody_has_the_bits_of_its_own_run(job: 
     assert all(models == 3 for _, models, _ in trained)
     parts = len({first for _, _, first in trained})
     assert parts == 2
-    checks = len(trained) - 4 * parts  # everybody trains a client once for each of the others who trained for it
+    checks = len(trained) - 4 * parts  # every cell trains a client once for each of the others who trained for it
     assert 0 < checks <= 2 * 3 * 2
 
 
@@ -136,16 +136,16 @@ def test_who_is_behind_is_served_first_and_catches_up(job: LocalTraining) -> Non
     assert together == {1, 2, 3, 4}
 
 
-def test_an_error_of_the_training_reaches_everybody(job: LocalTraining) -> None:
+def test_an_error_of_the_training_reaches_every_cell(job: LocalTraining) -> None:
     class Broken(Counting):
         def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
             raise OSError("no disk")
 
     errors: list[BaseException] = []
-    meeting = RoundBarrier([0, 1], 2, hands=1)
+    barrier = RoundBarrier([0, 1], 2, most_at_once=1)
 
     def attend(place: int) -> None:
-        CURRENT_BARRIER.set(meeting)
+        CURRENT_BARRIER.set(barrier)
         engine = Stacked(models=2, place=place)
         engine.open(Broken(job))
         try:
@@ -163,22 +163,22 @@ def test_an_error_of_the_training_reaches_everybody(job: LocalTraining) -> None:
     assert [str(error) for error in errors] == ["no disk", "no disk"]
 
 
-def test_a_meeting_that_ends_sends_everybody_away(job: LocalTraining) -> None:
-    meeting = RoundBarrier([0, 1], 2, hands=1)
-    CURRENT_BARRIER.set(meeting)
+def test_a_barrier_that_ends_sends_every_cell_away(job: LocalTraining) -> None:
+    barrier = RoundBarrier([0, 1], 2, most_at_once=1)
+    CURRENT_BARRIER.set(barrier)
     try:
         engine = Stacked(models=2, place=0)
         engine.open(job)
-        threading.Timer(0.1, meeting.end).start()
+        threading.Timer(0.1, barrier.end).start()
         with pytest.raises(StackInterrupted):
             list(engine.train(task_of(job, 1, 0)))  # place 1 never comes
     finally:
         CURRENT_BARRIER.set(None)
 
 
-@pytest.mark.parametrize("hands", [1, 2])
-def test_votes_are_counted_in_turns_by_as_many_as_there_are_hands(hands: int) -> None:
-    meeting, lock = RoundBarrier(range(4), 4, hands), threading.Lock()
+@pytest.mark.parametrize("most_at_once", [1, 2])
+def test_votes_are_counted_in_turns_by_as_many_as_there_are_hands(most_at_once: int) -> None:
+    barrier, lock = RoundBarrier(range(4), 4, most_at_once), threading.Lock()
     inside: set[int] = set()
     counted: list[int] = []
     most = 0
@@ -197,33 +197,33 @@ def test_votes_are_counted_in_turns_by_as_many_as_there_are_hands(hands: int) ->
                 inside.discard(place)
         turns.crfl_progress("votes", 3, 3)
 
-    CURRENT_BARRIER.set(meeting)
+    CURRENT_BARRIER.set(barrier)
     try:
         threads = [threading.Thread(target=copy_context().run, args=(vote, place)) for place in range(4)]
-        for busy in range(4, 4 + hands):
-            meeting.take_turn(busy)
+        for busy in range(4, 4 + most_at_once):
+            barrier.take_turn(busy)
         for thread in threads:
             thread.start()
-        while len(meeting._queue) < 4:
+        while len(barrier._queue) < 4:
             time.sleep(0.01)
-        for busy in range(4, 4 + hands):
-            meeting.end_turn(busy)
+        for busy in range(4, 4 + most_at_once):
+            barrier.end_turn(busy)
         for thread in threads:
             thread.join(60)
     finally:
         CURRENT_BARRIER.set(None)
-    assert most <= hands
+    assert most <= most_at_once
     assert sorted(counted) == sorted([*range(4)] * 3)
-    assert set(counted[:4]) == set(range(4))  # nobody comes again before everybody was there
+    assert set(counted[:4]) == set(range(4))  # no cell comes again before all were there
 
 
 def test_who_leaves_or_ends_lets_others_count() -> None:
-    meeting = RoundBarrier(range(3), 3, hands=1)
-    meeting.take_turn(0)
-    threading.Timer(0.1, meeting.leave, [0]).start()
-    meeting.take_turn(1)  # 0 failed while it counted
-    threading.Timer(0.1, meeting.end).start()
-    meeting.take_turn(2)  # told to stop: nobody waits
+    barrier = RoundBarrier(range(3), 3, most_at_once=1)
+    barrier.take_turn(0)
+    threading.Timer(0.1, barrier.leave, [0]).start()
+    barrier.take_turn(1)  # 0 failed while it counted
+    threading.Timer(0.1, barrier.end).start()
+    barrier.take_turn(2)  # told to stop: no cell waits
 
 
 def test_cells_of_a_stack_are_the_runs_of_their_configs(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ if find_spec("flwr") is None and os.environ.get("CI"):
 
 
 class Absent(pytest.Module):
-    """A module of tests that nobody can import here."""
+    """A module of tests that cannot be imported here."""
 
     def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
         pytest.skip(ABSENT, allow_module_level=True)
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Flower tells nobody, installs nothing, and keeps its things where the test does."""
+    """Let Flower report and install nothing, and keep its files with the test's."""
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
     monkeypatch.setenv("FLWR_DISABLE_UPDATE_CHECK", "1")
     monkeypatch.setenv("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
@@ -54,7 +54,7 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """The commands of all processes that name a folder."""
+    """List the commands of all processes that name a folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:

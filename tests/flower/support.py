@@ -23,7 +23,7 @@ Answer = Callable[[Message, Context], Message | None]
 
 
 def experiment(folder: Path, clients: int = 4, **changes: Any) -> Path:
-    """A small experiment whose clients each hold a white image: their largest norm is the bound that is declared."""
+    """Write a small experiment whose clients each hold a white image, of the largest norm that is declared."""
     digits = load_config({"dataset": {"type": "digits", "train_samples": 80, "test_samples": 40}}).config.dataset.load()
     white = np.ones((clients, 64), np.float32)
     x, y = np.concatenate([digits.x, white]), np.concatenate([digits.y, np.arange(clients) % 10])
@@ -58,7 +58,7 @@ def experiment(folder: Path, clients: int = 4, **changes: Any) -> Path:
 
 
 def founded(folder: Path, config: Path, address: str = "127.0.0.1:9092", **engine: Any) -> Path:
-    """The config of a server whose nodes are the clients of an experiment."""
+    """Write the config of a server whose nodes are the clients of an experiment."""
     seed = tomllib.loads(config.read_text(encoding="utf-8"))["seed"]
     write_federation(folder, config, address, [f"seed={seed}"])
     path = folder / "server" / "config.toml"
@@ -69,7 +69,7 @@ def founded(folder: Path, config: Path, address: str = "127.0.0.1:9092", **engin
 
 
 def honest(message: Message, context: Context) -> Message:
-    """What a node does that follows the protocol."""
+    """Answer as a node that follows the protocol."""
     reply: Message = app(message, context)
     return reply
 
@@ -106,12 +106,12 @@ class LocalGrid:
 
 
 def context(file: Path, node: int) -> Context:
-    """What Flower tells the app of a node."""
+    """Return what Flower tells the app of a node."""
     return Context(run_id=1, node_id=node, node_config={NODE_FILE_KEY: str(file)}, state=RecordDict(), run_config={})
 
 
 def size_of(message: Message) -> int:
-    """The bytes of all arrays of a reply."""
+    """Count the bytes of all arrays of a reply."""
     if message.has_error():
         return 0
     return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
@@ -120,7 +120,7 @@ def size_of(message: Message) -> int:
 def federated(
     config: Path, nodes: Sequence[Answer], out: Path, grid: type[LocalGrid] = LocalGrid, **changes: Any
 ) -> RunResult:
-    """The run of a server whose nodes are in this process."""
+    """Run a server whose nodes are in this process."""
     folder = config.parent.parent
     exchange = Exchange(grid(folder, nodes), [100 + client for client in range(len(nodes))], out.parent / "journal")
     samples = [len(np.load(file)["y"]) for file in sorted(folder.glob("node-*/samples.npz"))]
@@ -133,7 +133,7 @@ def federated(
 
 
 def problems(journal: Path) -> Mapping[tuple[int, int], str]:
-    """What was written down: whose reply did not count in which round, and why."""
+    """Read from the journal whose reply did not count in which round, and why."""
     import json
 
     if not journal.exists():

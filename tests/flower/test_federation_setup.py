@@ -30,7 +30,7 @@ from crfl_core.extend import ConfigError, Data, DataError, Domain
 from tests.flower.support import experiment, federated, founded, honest
 
 
-def test_every_node_gets_its_share_and_nobody_elses(tmp_path: Path) -> None:
+def test_every_node_gets_its_share_and_no_other(tmp_path: Path) -> None:
     config = experiment(tmp_path / "e")
     files = write_federation(tmp_path / "fed", config, "fl.example.org:9000", ())
     assert [file.parent.name for file in files] == ["node-0", "node-1", "node-2", "node-3"]
@@ -47,7 +47,7 @@ def test_every_node_gets_its_share_and_nobody_elses(tmp_path: Path) -> None:
     assert len(read_client_keys(tmp_path / "fed/server")) == 4
 
 
-def test_a_first_try_has_a_seed_that_nobody_can_guess(tmp_path: Path) -> None:
+def test_a_first_try_has_a_seed_that_cannot_be_guessed(tmp_path: Path) -> None:
     seeds = []
     for name in ("one", "two"):
         write_federation(tmp_path / name, None, "127.0.0.1:9092", ())
@@ -107,7 +107,7 @@ def test_a_config_must_be_that_of_a_federation(tmp_path: Path, changes: dict[str
         load_settings(path, ())
 
 
-def test_nobody_joins_for_a_run_that_is_finished(tmp_path: Path) -> None:
+def test_no_node_joins_for_a_run_that_is_finished(tmp_path: Path) -> None:
     path = founded(tmp_path / "fed", experiment(tmp_path / "e"))
     finished = federated(path, [honest] * 4, tmp_path / "run")
     with pytest.raises(StoreError, match="holds a finished run: name another directory with --out"):

@@ -29,7 +29,7 @@ description = "clients in NumPy"
 dependencies = []
 
 [tool.flwr.app]
-publisher = "somebody"
+publisher = "example"
 
 [tool.flwr.app.components]
 serverapp = "plain.server:app"

@@ -55,7 +55,7 @@ def test_a_federation_survives_its_server_and_ends_as_one_process_would(tmp_path
 
 
 def strangers(fed: Path) -> tuple[Path, Path]:
-    """The file of a node whose key nobody registered, and that of one which trusts another authority."""
+    """The file of a node whose key is not registered, and that of one which trusts another authority."""
     unknown, deceived = fed / "stranger", fed / "deceived"
     for folder in (unknown, deceived):
         shutil.copytree(fed / "node-0", folder)

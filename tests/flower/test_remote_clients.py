@@ -60,12 +60,12 @@ def test_a_threat_must_be_stated(missing: str) -> None:
     assert raised.value.key == f"threat.{missing}"
 
 
-def test_nobody_elsewhere_is_made_to_attack() -> None:
+def test_no_remote_client_is_made_to_attack() -> None:
     with pytest.raises(ConfigError, match="clients that are elsewhere are not simulated"):
         federation_of(SERVER | {"attack": {"type": "sign-flip"}})
 
 
-def test_nobody_counts_before_all_have_registered() -> None:
+def test_no_client_counts_before_all_have_registered() -> None:
     with pytest.raises(ConfigError, match="is missing: start with `crfl federation serve`"):
         federation_of(SERVER | {"partition": {"type": "remote", "clients": 3}})
 
@@ -92,7 +92,7 @@ def test_a_node_has_its_own_rows_and_counts_those_of_others() -> None:
     assert [is_local(each) for each in rows] == [False, True, False]
 
 
-def test_the_audit_declares_what_nobody_could_measure(tmp_path: Path) -> None:
+def test_the_audit_declares_what_could_not_be_measured(tmp_path: Path) -> None:
     fed = federated(founded(tmp_path / "fed", experiment(tmp_path / "e")), [honest] * 4, tmp_path / "run")
     checks = {check.name: check for audit in fed.audits for check in audit.checks}
     assert checks["input norms"].status == "declared"

@@ -23,7 +23,7 @@ from tests.flower.support import Answer, LocalGrid, experiment, federated, found
 
 
 class Bomb:
-    """Whoever unpickles it is told."""
+    """Raise when it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
         return Path("exploded").touch, ()  # type: ignore[return-value]

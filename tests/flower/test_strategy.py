@@ -1,4 +1,4 @@
-"""Our rules in somebody's Flower app: one line changes, and there are ledger and certificates."""
+"""Our rules in a user's Flower app: one line changes, and there are ledger and certificates."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_scattering_hardly_notices_a_shift_that_moves_every_pixel() -> None:
 
 
 def test_the_constant_of_scattering_is_within_a_factor_of_what_is_found() -> None:
-    """Ascent over inputs: the constant is no guess far above the truth."""
+    """Ascent over inputs: the constant is not far above the truth."""
     link = Scattering(angles=4).bind_image((1, 8, 8))
     x = torch.from_numpy(images(1, 64)).requires_grad_()
     for _ in range(60):

@@ -59,7 +59,7 @@ def test_logits_and_gradients_are_those_of_the_module() -> None:
 def test_a_function_makes_a_module_for_images() -> None:
     model = ImportedModule(path=POOLED, images=True).build(PICTURES)
     assert model.logits(torch.zeros(2, model.layout.size), torch.rand(3, 64)).shape == (2, 3, 5)
-    with pytest.raises(OptionError, match="these data are no images"):
+    with pytest.raises(OptionError, match="these data are not images"):
         ImportedModule(path=POOLED, images=True).build(TABLE)
 
 

@@ -228,7 +228,7 @@ def test_a_proximal_weight_below_zero_is_refused_before_training() -> None:
 
 
 def test_plain_steps_are_made_in_the_layout_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for nothing else pays for nothing else."""
+    """Costs what it asks for, and no more."""
     federation = federation_of(tiny(training={"learning_rate": 0.1}))
     task = TrainingTask(1, starts_of(federation, 1).float(), federation.participation.participants(1), attacked=False)
 

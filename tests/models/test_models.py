@@ -251,7 +251,7 @@ class Recurrent(nn.Module):
 
 
 class Attentive(nn.Module):
-    """Attends to the earlier rows of images, with a mask that is no part of its state."""
+    """Attends to the earlier rows of images, with a mask that is not part of its state."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()

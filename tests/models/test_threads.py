@@ -90,5 +90,5 @@ def test_models_can_be_built_in_threads() -> None:
 def test_modules_that_share_layers_are_refused() -> None:
     """A layer of two modules would hold the parameters of whichever thread called last."""
     layer = nn.Linear(36, 4)
-    with pytest.raises(OptionError, match=r"two modules share parameters: make all layers anew"):
+    with pytest.raises(OptionError, match=r"two modules share parameters: make new layers"):
         ModuleModel(lambda: nn.Sequential(layer, nn.Linear(4, 4)))

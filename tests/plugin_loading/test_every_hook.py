@@ -1,4 +1,4 @@
-"""What must be true of each hook in hookspecs.py, including the next one that somebody adds."""
+"""What must be true of each hook in hookspecs.py, including one that is added later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is asked, what happens if somebody fails, and implementations that do not fit."""
+"""Who is asked, what happens if one fails, and implementations that do not fit."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class TestUsing:
         )
         assert told.endswith("robust_tools.py:1); the run used robust-tools 1.2: pip install robust-tools==1.2")
 
-    def test_a_class_of_somebodys_program_is_asked_back_from_it(self, tmp_path: Path) -> None:
+    def test_a_class_of_the_users_program_is_asked_back_from_it(self, tmp_path: Path) -> None:
         from crfl_aggregators.trimmed_mean import Median
 
         class Mine(Median):
@@ -211,7 +211,7 @@ class TestUsing:
 
 
 class TestPlainConfigs:
-    """A config that is nobody's run: the name as far as it is known."""
+    """A config without a run: the name as far as it is known."""
 
     def test_explain_says_which_distribution_was_meant(self, crfl: Crfl, tmp_path: Path) -> None:
         (tmp_path / "mine.toml").write_text("aggregation = [{ type = 'robust-tools:rule', f = 3 }]\n")

@@ -12,7 +12,7 @@ import pytest
 from crfl_aggregators.fedavg import FedAvg
 from crfl_aggregators.norm_caps import UpdateCap
 from crfl_engines.local import Local
-from crfl_reports.commands.demo_story import CONFIG
+from crfl_reports.commands.demo import CONFIG
 
 import crfl_core
 from crfl_core import dump_config, load_config

@@ -168,7 +168,7 @@ def test_the_first_distribution_of_a_name_on_the_path_counts(
     [
         ("aggregator", "fedagv", "did you mean 'fedavg'"),
         ("tracker", "zzz", "installed"),
-        ("tracker", "nobody:jsonl", "did you mean 'jsonl'"),
+        ("tracker", "unknown:jsonl", "did you mean 'jsonl'"),
         ("dataset", "fedavg", "'fedavg' is the name of another kind, aggregator;"),
     ],
 )

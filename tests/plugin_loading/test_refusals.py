@@ -41,7 +41,7 @@ class Mean(LinearAggregator):
 
 
 def longest(_self: Any, updates: ClientUpdates, state: State) -> RuleResult:
-    """The longest update, reported as a mean: what nobody may do in the name of a linear rule."""
+    """The longest update, reported as a mean: which a linear rule must not do."""
     values = updates.values
     weights = torch.full((len(values),), 1 / len(values), dtype=torch.float64)
     return RuleResult(update=values[values.norm(dim=1).argmax()], weights=weights, state=state)
@@ -114,7 +114,7 @@ class TestFinalMethods:
 
     def test_nor_after_the_class_was_defined(self) -> None:
         class Late(Mean):
-            """Waits until nobody looks."""
+            """Waits until it is not watched."""
 
         setattr(Late, "aggregate", longest)  # noqa: B010  # type checkers know that it is final
         message = r"aggregator 'late' of \(this process\): .*Late\.aggregate .* replaces LinearAggregator\.aggregate"
@@ -227,7 +227,7 @@ class TestEntryPointGroups:
         assert line["reason"].startswith(f"there is no entry-point group {group!r}: ")
         assert hint in line["reason"]
 
-    def test_whoever_names_such_a_plugin_hears_of_it(self, install: Install) -> None:
+    def test_a_config_that_names_such_a_plugin_is_an_error(self, install: Install) -> None:
         install("lost-tools", "0.2", {"crfl.aggregator": {"mine": "Mine"}}, self.SOURCE)
         with pytest.raises(ConfigError, match=r"lost-tools 0\.2 declares it, but there is no entry-point group"):
             load_config({"aggregation": "mine"})

@@ -257,7 +257,7 @@ def version(name: str) -> str:
     return f"0.{len(name)}"
 
 
-def test_broken_packages_disturb_nobody_and_say_what_is_wrong(
+def test_broken_packages_disturb_no_run_and_say_what_is_wrong(
     broken: Environment, small: list[str], tmp_path: Path
 ) -> None:
     def tracked(name: str) -> list[str]:

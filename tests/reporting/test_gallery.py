@@ -150,7 +150,7 @@ class TestTraining:
         assert success[-1] == run.metrics.backdoor.success_rate
         assert "attacked rounds" in texts(run.plot("rounds"))
 
-    def test_nobody_succeeds_without_an_attack(self, runs: Runs) -> None:
+    def test_no_backdoor_succeeds_without_an_attack(self, runs: Runs) -> None:
         assert {record.success_rate for record in runs.clean[0].ledger.rounds} == {None}
         assert len(lines_of(runs.clean[0].plot("rounds"))) == 1
 

@@ -156,14 +156,14 @@ def test_what_is_not_certified_counts_in_the_median(radius: list[float], expecte
 
 
 class SignVote(Aggregator):
-    """Adds up signs, which is no weighted sum of updates: all of it is an offset."""
+    """Adds up signs, which is not a weighted sum of updates: all of it is an offset."""
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         moved = 0.01 * updates.values.sign().mean(0)
         return RuleResult(update=moved, weights=torch.zeros(len(updates.values)).double(), offset=moved, state=state)
 
 
-def test_a_rule_that_puts_everything_into_its_offset_gives_nobody_a_share_and_no_radius(tmp_path: Path) -> None:
+def test_a_rule_that_puts_everything_into_its_offset_gives_no_client_a_share_and_no_radius(tmp_path: Path) -> None:
     """The attackers moved the model, though no weight says so: neither a share of 0 nor an infinite radius is shown."""
     config = tiny(aggregation=[{"type": "sign-vote"}], certificates=["paper", "pathwise-linear"])
     run = crfl_core.run(config, out=tmp_path / "run", plugins={"sign-vote": SignVote})

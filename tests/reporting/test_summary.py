@@ -50,7 +50,7 @@ def test_every_certificate_has_a_row_under_the_radii_of_all() -> None:
     shown = lines(curve(), curve(certificate="other", radii=(0.0, 2.0), certified_accuracy=(0.6, 0.5)))
     assert shown[1].split() == ["clients", "that", "attack", "0", "1", "2"]
     assert shown[2].split() == ["some", "round", "3", ".900", ".800", ".700"]
-    assert shown[3].split() == ["other", "round", "3", ".600", ".500"]  # nobody asked it about one client
+    assert shown[3].split() == ["other", "round", "3", ".600", ".500"]  # it was not asked about one client
     assert shown[3].endswith(".500")
 
 

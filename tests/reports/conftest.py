@@ -30,7 +30,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def data_of(report: Path) -> dict[str, Any]:
-    """The data block of a page."""
+    """Read the data block of a page."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', report.read_text("utf-8"), re.S)
     assert found is not None
     content: dict[str, Any] = json.loads(found[1])
@@ -39,13 +39,13 @@ def data_of(report: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small finished run with an attack and three certificates. Shared: copy it before you change anything."""
+    """Return a small finished run with an attack and three certificates. Shared: copy it before you change anything."""
     return crfl_core.run(overrides=SMALL, out=tmp_path_factory.mktemp("pages") / "run").path
 
 
 @pytest.fixture(scope="session")
 def report(run_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of that run."""
+    """Write the report of that run."""
     return crfl_reports.pages.write_report(run_directory, tmp_path_factory.mktemp("report") / "report.html")
 
 
@@ -67,13 +67,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own_run(run_directory: Path, tmp_path: Path) -> Path:
-    """A copy of the run to do things to."""
+    """Return a copy of the run to change."""
     return Path(shutil.copytree(run_directory, tmp_path / "run"))
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A headless browser of this machine. Where changes are judged, a missing one is a failure."""
+    """Start a headless browser of this machine. Where changes are judged, a missing one is a failure."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     try:
         from playwright.sync_api import sync_playwright

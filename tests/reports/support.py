@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 
 def texts(figure: Figure) -> list[str]:
-    """Every text of a figure, in order."""
+    """List every text of a figure, in order."""
     svg = ElementTree.fromstring(image_of(figure, "svg"))
     return [element.text or "" for element in svg.iter("{http://www.w3.org/2000/svg}text")]
 
 
 def pixels(figure: Figure) -> NDArray[np.float32]:
-    """The figure as a picture, (height, width, 4)."""
+    """Draw the figure as a picture, (height, width, 4)."""
     return np.asarray(matplotlib.image.imread(io.BytesIO(image_of(figure, "png"))))
 
 

@@ -108,7 +108,7 @@ def test_marked_places_are_in_the_legend() -> None:
     assert "attacked rounds" not in texts(panels_figure([Panel(lines(1), "x", "y")], marked="attacked rounds"))
 
 
-def test_fonts_of_a_pdf_are_embedded_whole_whoever_saves_it(tmp_path: Path) -> None:
+def test_fonts_of_a_pdf_are_embedded_whole_by_every_writer(tmp_path: Path) -> None:
     figure = lines_figure(lines(2), x_label="x", y_label="y")
     with matplotlib.rc_context({"pdf.fonttype": 3, "font.size": 40.0}):
         figure.savefig(tmp_path / "own.pdf")
@@ -160,7 +160,7 @@ def test_dark_lines_are_black_and_take_no_colour_from_the_others() -> None:
 
 
 def test_panels_may_have_legends_of_their_own() -> None:
-    """Each names the lines of its panel, whose colours begin anew, and hides no panel."""
+    """Each names the lines of its panel, whose colours start again, and hides no panel."""
     figure = panels_figure(
         [Panel(lines(3), "x", "y", "a"), *[Panel([Line("other", X, X)], "x", "y", "b")] * 2], each=True
     )

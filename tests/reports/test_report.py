@@ -1,4 +1,4 @@
-"""`crfl open`: one file, from runs that may be anybody's."""
+"""`crfl open`: one file, from runs of the user or of third parties."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ ODD: tuple[Any, ...] = (
     ),
     *("", "x", "0", "../../etc", "\x00", "x" * 10_000, [], {}, [1], [[]], {"a": 1}, ["a", None], [0.5] * 1_000),
 )
-"""Values that somebody could write in the place of another."""
+"""Values that a user could write in the place of another."""
 
 
 def damaged_bytes(content: bytes, dice: random.Random) -> bytes:
@@ -224,4 +224,4 @@ MEANT: dict[str, Mutation] = {
 """Damages that know what a file holds, by the ending of its name."""
 
 FORGED: dict[str, Mutation] = MEANT | {".safetensors": forged_safetensors}
-"""The same of somebody who knows about digests."""
+"""The same changes, with fitting digests."""

@@ -48,7 +48,7 @@ CONFIG = tiny(
     partition={"type": "dirichlet", "clients": 8, "alpha": 0.7},
     storage={"checkpoint_seconds": 1000, "figures": []},
 )
-"""Nobody writes a checkpoint here but a crash."""
+"""Only a crash writes a checkpoint here."""
 
 
 class Passing(Stage):
@@ -114,7 +114,7 @@ CRASHES: dict[str, dict[str, type[Plugin]]] = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """The run that nobody interrupts."""
+    """The run without an interrupt."""
     return crfl_core.run(CONFIG, out=tmp_path_factory.mktemp("whole") / "run", plugins=PLUGINS)
 
 
@@ -137,7 +137,7 @@ def test_a_crash_writes_a_checkpoint_of_all_finished_rounds(where: str, whole: R
     assert len(RunDirectory(path).read_rounds()) == 3
     assert error.__notes__ == [f"resume with `crfl run {path}`"]
     resumed, expected = contents(crfl_core.resume(path, plugins=PLUGINS).path), contents(whole.path)
-    told = {"ledger.json", "manifest.json", "status.json"} if where == "hook" else set()  # that somebody watched
+    told = {"ledger.json", "manifest.json", "status.json"} if where == "hook" else set()  # that hooks watched
     assert {name for name in expected if resumed[name] != expected[name]} <= told
     assert resumed.keys() == expected.keys()
 
@@ -189,7 +189,7 @@ seen: list[tuple[float, int]] = []
 
 
 def test_what_a_hook_sets_is_seen_by_the_methods_and_by_no_other_run(tmp_path: Path) -> None:
-    """Twice with the same config object, whose instances nobody touches."""
+    """Twice with the same config object, whose instances stay untouched."""
     plugins = PLUGINS | {"passing": Remembering}
     config = load_config(CONFIG, registry=Registry(plugins)).config
     for name in ("one", "other"):
@@ -263,7 +263,7 @@ def test_resuming_with_another_version_warns_and_the_run_says_who_played_which_r
     assert (rule_of(written), [*map(rule_of, written["earlier"])]) == ((5, "2.0"), [(1, "1.0"), (3, "2.0")])
 
 
-def test_whoever_played_no_round_is_not_on_record(upgrade: Callable[[str, int], None], tmp_path: Path) -> None:
+def test_a_version_that_played_no_round_is_not_on_record(upgrade: Callable[[str, int], None], tmp_path: Path) -> None:
     config = CONFIG | {"aggregation": ["rule"], "engine": {"type": "local", "threads": 1}}
     path = tmp_path / "run"
     for version, crashes in (("1.0", 3), ("2.0", 3), ("3.0", 0)):

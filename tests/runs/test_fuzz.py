@@ -83,7 +83,7 @@ def damages(run: Path, cases: int, name: str, meant: Mapping[str, Mutation] = ME
 
 
 def outcome(what: str, read: Callable[[], Any]) -> Any:
-    """What somebody reads, or the error if it is one for people; any other is named with what was done."""
+    """What a user reads, or the error if it is one for people; any other is named with what was done."""
     try:
         return read()
     except CrflError as error:

@@ -180,7 +180,7 @@ def read_everything(run: Path) -> None:
 
 
 def test_votes_and_models_that_are_not_listed_are_not_of_this_run(run: Path) -> None:
-    """A file that somebody put in the place of one that the run never wrote."""
+    """A file in the place of one that the run never wrote."""
     (models,) = (run / "resample").glob("models-*")
     manifest = json.loads((run / "manifest.json").read_text())
     del manifest["files"][f"resample/{models.name}"]

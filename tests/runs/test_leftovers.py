@@ -33,7 +33,7 @@ class Killed(BaseException):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One finished run; nobody changes it."""
+    """One finished run, which no test changes."""
     return crfl_core.run(CONFIG, out=tmp_path_factory.mktemp("leftovers") / "run").path
 
 
@@ -44,7 +44,7 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 
 def abandoned(path: Path) -> Path:
-    """A folder as a kill leaves it: with a lock that nobody holds, and something in it."""
+    """A folder as a kill leaves it: with a lock that no process holds, and something in it."""
     (path / "more" / "votes").mkdir(parents=True)
     (path / ".lock").touch()
     (path / "more" / "config.toml").write_text("half")
@@ -78,7 +78,7 @@ def test_a_scratch_folder_is_there_until_the_end_and_then_gone(tmp_path: Path) -
     assert list(parent.iterdir()) == []
 
 
-def test_only_folders_of_ours_that_nobody_holds_are_abandoned(tmp_path: Path) -> None:
+def test_only_folders_of_ours_that_no_process_holds_are_abandoned(tmp_path: Path) -> None:
     abandoned(tmp_path / ".new-1")
     (tmp_path / ".new-2").mkdir()  # a kill before there was a lock
     (tmp_path / ".new-theirs").mkdir()
@@ -90,7 +90,7 @@ def test_only_folders_of_ours_that_nobody_holds_are_abandoned(tmp_path: Path) ->
     assert (tmp_path / "elsewhere" / "more" / "config.toml").exists()
 
 
-def test_a_folder_that_is_half_removed_is_removed_by_whoever_comes_next(
+def test_a_folder_that_is_half_removed_is_removed_by_the_next_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("unlink", "rmdir"):
@@ -152,7 +152,7 @@ def test_a_run_that_was_just_set_aside_is_known_as_such(run: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("number", [1, 6, 11, 12, 13, 14, 15, 16])
-def test_a_run_that_is_half_deleted_is_deleted_by_whoever_comes_next(
+def test_a_run_that_is_half_deleted_is_deleted_by_the_next_process(
     number: int, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = CONFIG | {"trackers": [{"type": "jsonl", "path": "log.jsonl"}]}
@@ -170,7 +170,7 @@ def test_a_run_that_is_half_deleted_is_deleted_by_whoever_comes_next(
     assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 
-def test_a_replacement_that_was_given_up_is_deleted_by_whoever_comes_next(
+def test_a_replacement_that_was_given_up_is_deleted_by_the_next_process(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -187,7 +187,7 @@ def test_a_replacement_that_was_given_up_is_deleted_by_whoever_comes_next(
     assert [path.name for path in run.parent.iterdir()] == ["run"]
 
 
-def test_whoever_gets_the_lock_of_a_run_that_was_replaced_is_refused(run: Path) -> None:
+def test_a_process_that_gets_the_lock_of_a_replaced_run_is_refused(run: Path) -> None:
     before = RunDirectory(run)
     assert before.has_marker
     crfl_core.run(CONFIG, out=run, force=True)

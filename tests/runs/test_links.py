@@ -18,7 +18,7 @@ from numpy.lib import format as npy_format
 
 import crfl_core
 from crfl_core.errors import StoreError
-from crfl_core.files import array_files, atomic_files
+from crfl_core.files import atomic_files, bounded_reading
 from crfl_core.files.atomic_files import replace_file
 from crfl_core.runs.run_directory import RunDirectory
 from tests.oracle import contents, sealed
@@ -179,7 +179,7 @@ def test_an_array_that_unfolds_to_more_than_memory_is_refused(run: Path, monkeyp
     (run / "clients.npz").write_bytes(npz_of((2**20,), bytes(2**23)))
     assert (run / "clients.npz").stat().st_size < 2**16
     sealed(run)
-    monkeypatch.setattr(array_files, "free_bytes", lambda: 2**22)
+    monkeypatch.setattr(bounded_reading, "free_bytes", lambda: 2**22)
     with pytest.raises(StoreError, match=r"clients\.npz: damaged: .* its arrays unfold to 8,388,\d+ bytes"):
         RunDirectory(run).read_arrays("clients.npz")
 
@@ -196,7 +196,7 @@ def test_ordinary_arrays_are_read(tmp_path: Path) -> None:
     arrays = {"a": np.zeros((3, 4)), "b": np.array("text"), "c": np.zeros(0, np.int64), "d": np.float32(2)}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    read = array_files.read_arrays(buffer.getvalue())
+    read = bounded_reading.read_arrays(buffer.getvalue())
     assert read.keys() == arrays.keys()
     assert all(np.array_equal(read[name], np.asarray(array)) for name, array in arrays.items())
 

@@ -37,7 +37,7 @@ CONFIG = tiny(
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """The run that nobody interrupts."""
+    """The run without an interrupt."""
     return crfl_core.run(CONFIG, out=tmp_path_factory.mktemp("whole") / "run", plugins=PLUGINS)
 
 
@@ -180,7 +180,7 @@ def test_a_trained_run_goes_on_with_its_votes(tmp_path: Path) -> None:
     starts.clear()
     resumed = crfl_core.resume(tmp_path / "run", trackers=[Diary()])
     assert starts == [4]
-    assert votes.stat().st_mtime_ns == written  # nobody voted twice
+    assert votes.stat().st_mtime_ns == written  # no model voted twice
     assert contents(resumed.path) == contents(whole.path)
 
 

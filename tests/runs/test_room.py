@@ -1,4 +1,4 @@
-"""What is left of memory and disk: the narrowest limit counts, and whatever nobody says is no limit."""
+"""What is left of memory and disk: the narrowest limit counts, and an unknown one is not a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vote noise that nobody could know while the model was trained: drawn afterwards, recorded, and used ever since."""
+"""Vote noise that cannot be known while the model is trained: drawn afterwards, recorded, and used ever since."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_two_runs_train_the_same_model_and_are_voted_on_by_other_noise(run: RunR
     assert selected
 
 
-def test_a_seed_in_the_config_is_known_to_whoever_reads_it(tmp_path: Path) -> None:
+def test_a_seed_in_the_config_is_known_to_its_readers(tmp_path: Path) -> None:
     for seeds in ({}, {"votes": 7}):
         result = crfl_core.run(config(seeds=seeds), out=tmp_path / f"run{len(seeds)}")
         assert status(result) == {("declared", "set seeds.votes = 'secret'")}

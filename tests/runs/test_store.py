@@ -24,7 +24,7 @@ PLUGINS: dict[str, type[Plugin]] = {"momentum": Momentum}
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
-    """One finished run; whoever wants to change it takes a copy."""
+    """One finished run; tests that change it take a copy."""
     return crfl_core.run(tiny(storage={}), out=tmp_path_factory.mktemp("store") / "run")
 
 
@@ -155,7 +155,7 @@ def test_force_twice_keeps_the_run_that_was_finished(run: Path) -> None:
 
 
 def test_force_removes_nothing_that_it_did_not_set_aside(run: Path) -> None:
-    """A run that somebody called `run.previous` is not ours to delete."""
+    """A run that a user called `run.previous` is not ours to delete."""
     other = run.with_name("run.previous")
     other.mkdir()
     (other / "theirs").touch()
@@ -172,7 +172,7 @@ def test_force_replaces_a_run_whose_status_is_damaged(run: Path) -> None:
 
 
 def test_a_run_that_cannot_be_created_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else was faster between the look and the rename."""
+    """Another process was faster between the look and the rename."""
     path = tmp_path / "run"
     monkeypatch.setattr("crfl_core.runs.run.claim_path", lambda *_, **__: None)
     path.mkdir()

@@ -15,7 +15,7 @@ def verdict(plugin: Plugin | Command, check: str, search: Search | None = None) 
 
 
 def assert_fails(plugin: Plugin | Command, check: str, *words: str, search: Search | None = None) -> None:
-    """The check fails, and tells the author what was expected, what was found and what to fix."""
+    """Assert that the check fails, and tells the author what was expected, what was found and what to fix."""
     status, message = verdict(plugin, check, search)
     assert status == "failed", f"{check} {status}: {message}"
     assert "expected " in message
@@ -26,5 +26,5 @@ def assert_fails(plugin: Plugin | Command, check: str, *words: str, search: Sear
 
 
 def checks_of(*bases: type[Plugin | Command]) -> set[str]:
-    """The names of the checks that are made for just these classes."""
+    """Return the names of the checks that are made for just these classes."""
     return {promise.name for promise in PROMISES if promise.base in bases}

@@ -65,7 +65,7 @@ class FiveOrNone(Aggregator):
 
 
 class InPlace(Aggregator):
-    """Clamps what the clients submitted, for everybody after it."""
+    """Clamps what the clients submitted, for all steps after it."""
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         return weighted(updates.values.clamp_(-1.0, 1.0), even(updates.values))
@@ -137,7 +137,7 @@ class Pretending(Aggregator):
 
 
 class FirstComeFirstServed(Aggregator):
-    """Prefers whoever comes first."""
+    """Prefers the client that comes first."""
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         weights = torch.zeros(len(updates.values), dtype=torch.float64)
@@ -194,14 +194,14 @@ class Falling(FedAvg):
 
 
 class Optimistic(FedAvg):
-    """Claims that nobody can move it far."""
+    """Claims that attackers cannot move it far."""
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64]:
         return update_bound * np.array([0.0, 0.001, 0.002])
 
 
 class InPlaceWhereItTrains(Aggregator):
-    """Converts to single precision, which is no copy in a real run."""
+    """Converts to single precision, which is not a copy in a real run."""
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
         values = updates.values.float()

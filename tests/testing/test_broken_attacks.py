@@ -90,7 +90,7 @@ class Disordered(Flipping):
 
 
 class Infectious(Flipping):
-    """Changes the model that everybody starts from."""
+    """Changes the model that all clients start from."""
 
     def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:
         start.add_(1.0)

@@ -26,7 +26,7 @@ class Uneven(Spots):
 
 
 class Fractional(Spots):
-    """Has labels that are no integers."""
+    """Has labels that are not integers."""
 
     def read(self) -> Data:
         data = super().read()
@@ -184,7 +184,7 @@ def test_every_check_has_a_plugin_that_fails_it() -> None:
 
 
 class Absent(Spots):
-    """Has files that nobody has fetched."""
+    """Has files that were not fetched."""
 
     def read(self) -> Data:
         raise DataError("spots.npz is not here: fetch it")

@@ -202,7 +202,7 @@ class Shrinking(BoundUnitBall):
 
 
 class Buffered(BoundUnitBall):
-    """Has one buffer for everybody."""
+    """Has one buffer for all clients."""
 
     def __call__(self, x: Tensor) -> Tensor:
         self._buffer = x

@@ -23,7 +23,7 @@ class FromTheFuture(FedAvg):
 
 
 class Undocumented(FedAvg):
-    """Has an option that nobody explains."""
+    """Has an option without a description."""
 
     strength: float = 1.0
 
@@ -49,13 +49,13 @@ class Unspeakable(FedAvg):
 
 
 class Malleable(FedAvg):
-    """Lets everybody change its options."""
+    """Lets its options be changed."""
 
     model_config = ConfigDict(frozen=False)
 
 
 class Misspelt(Median):
-    """Has a hook that nobody calls."""
+    """Has a hook that crfl never calls."""
 
     @hookimpl
     def crfl_round_finshed(self, record: RoundRecord) -> None: ...

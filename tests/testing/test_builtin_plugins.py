@@ -26,7 +26,7 @@ from tests.testing.own_modules import stored, stored_convolution
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "arrays": {"callable": "tests.testing.own_data:spots"},
-    "huggingface": {"path": "saved-by-nobody"},  # tried on real files below
+    "huggingface": {"path": "not-saved"},  # tried on real files below
     "random-fourier": {"outputs": 40},
     "module": {"path": "tests.testing.own_modules:Net"},  # a model, and a feature map
     "feature-map file": {"path": stored()},

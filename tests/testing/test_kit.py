@@ -262,7 +262,7 @@ def test_the_command_ends_with_1_if_a_promise_is_broken(crfl: Crfl, install: Cal
 def test_a_certificate_of_another_distribution_gives_repeatable_answers(
     crfl: Crfl, install: Callable[..., None]
 ) -> None:
-    """Its audit names the distribution, which an instance that the kit makes anew has to know, too."""
+    """Its audit names the distribution, which an instance that the kit makes again has to know, too."""
     source = "from crfl_certificates.group_vote import GroupVote\nclass Proof(GroupVote):\n    pass\n"
     install("robust-tools", "1.2", {"crfl.certificates": {"proof": "Proof"}}, source)
     results = {line["check"]: line for line in json.loads(crfl("plugins", "check", "proof", "--json").stdout)}

@@ -9,7 +9,7 @@ from crfl_core.runs import recorded_directory
 
 
 def write_in_place() -> None:
-    """From now on files are overwritten where they are, and nobody waits for the disk."""
+    """Overwrite files where they are from now on, without waiting for the disk."""
 
     def careless(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

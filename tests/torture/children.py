@@ -147,7 +147,7 @@ class Child:
         return found is not None and found.si_code == os.CLD_STOPPED
 
     def send(self, number: signal.Signals) -> None:
-        """A signal; whoever has ended does not mind."""
+        """Send a signal, also to a process that has ended."""
         os.kill(self.process, number)
 
 
@@ -197,7 +197,7 @@ def ended_with(arguments: Sequence[str]) -> int:
 
 
 def read_all(file: int) -> str:
-    """Everything that comes out of a pipe or a terminal until nobody writes any more."""
+    """Read a pipe or a terminal until all writers have closed it."""
     parts = []
     with contextlib.suppress(OSError):  # a terminal whose other end is closed
         while part := os.read(file, 65_536):

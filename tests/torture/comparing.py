@@ -9,7 +9,7 @@ from typing import Any
 from tests.oracle import contents
 
 OURS = (".lock", ".replaced")
-"""Files that say who works here, and mean nothing when nobody does."""
+"""Files that say which process works here; they mean nothing when none does."""
 
 
 def differences(found: Path, expected: Path) -> list[str]:

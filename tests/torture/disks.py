@@ -11,7 +11,7 @@ from pathlib import Path
 NEW_NAMESPACE, NEW_USER = 0x00020000, 0x10000000
 REMOUNT, DETACH = 32, 2
 PRIVATE = 0x40000 | 0x4000
-"""Mounts are not shared with anybody, at all depths."""
+"""Mounts are private, at all depths."""
 
 PLENTY = "size=64m,nr_inodes=10000"
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -43,7 +43,7 @@ def disk(place: Path) -> Iterator[None]:
 
 
 def leave(place: Path, *, pages: int | None = None, files: int | None = None) -> None:
-    """Let a disk hold so much more than it holds now; without a number as much as anybody needs."""
+    """Let a disk hold that many more bytes than it holds now; without a number, plenty."""
     if pages is None and files is None:
         mount(place, PLENTY, REMOUNT)
         return

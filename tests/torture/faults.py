@@ -84,7 +84,7 @@ def at_moment(number: signal.Signals) -> Fault:
 
 
 def half_written(stage: Stage, chance: Random) -> Struck | None:
-    """A power cut: what nobody synchronised is missing, or zeros."""
+    """Cut the power: what was not synchronised is missing, or zeros."""
 
     def cut(watch: Watch) -> None:
         watch.tear(chance)
@@ -105,7 +105,7 @@ def largest_file(stage: Stage, chance: Random) -> Struck | None:
 
 
 def full_disk(stage: Stage, chance: Random) -> Struck | None:
-    """The disk runs full; then somebody makes room."""
+    """Fill the disk; then make room."""
     if chance.random() < 0.7:
         disks.leave(stage.place, pages=int(PAGES * chance.random() ** 2))
     else:
@@ -133,7 +133,7 @@ def two_writers(stage: Stage, chance: Random) -> Struck | None:
 
 
 def jumping_clock(stage: Stage, chance: Random) -> Struck | None:
-    """Clocks jump by decades whenever somebody looks, files are of any age; often a kill comes with it."""
+    """Let clocks jump by decades at every reading, and files be of any age; often kill as well."""
 
     def jump() -> None:
         for name in ("time", "monotonic", "perf_counter"):
@@ -154,7 +154,7 @@ def jumping_clock(stage: Stage, chance: Random) -> Struck | None:
 
 
 def in_a_terminal(stage: Stage, chance: Random) -> Struck | None:
-    """Somebody ends a command that draws a progress bar: the terminal must be as it was."""
+    """End a command that draws a progress bar: the terminal must be as it was."""
     number = chance.choice([signal.SIGTERM, signal.SIGINT])
     arguments = [argument for argument in stage.arguments if argument != "--quiet"]
     plan = Plan(any_operation(stage, chance), lambda watch: os.kill(os.getpid(), number))

@@ -96,8 +96,8 @@ class FirstOfAll(Random):
         return a
 
 
-def test_a_power_cut_takes_what_nobody_synchronised(tmp_path: Path) -> None:
-    """In a child, because nobody can take back what listens to a process."""
+def test_a_power_cut_takes_what_was_not_synchronised(tmp_path: Path) -> None:
+    """In a child, because audit hooks of a process cannot be removed."""
     told, telling = os.pipe()
     if os.fork() == 0:
         watch = Watch(tmp_path, telling, 0, lambda _: None)

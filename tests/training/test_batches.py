@@ -97,7 +97,7 @@ def test_epochs_and_rounds_are_reshuffled() -> None:
     batch_size=st.integers(1, 9),
     data=st.data(),
 )
-def test_a_client_draws_the_same_whoever_is_beside_it(sizes: list[int], batch_size: int, data: st.DataObject) -> None:
+def test_a_client_draws_the_same_beside_any_others(sizes: list[int], batch_size: int, data: st.DataObject) -> None:
     """Neither the size of a chunk nor the order of the clients changes a batch."""
     steps = data.draw(st.lists(st.integers(1, 7), min_size=len(sizes), max_size=len(sizes)))
     all_clients = clients(sizes, steps, batch_size)

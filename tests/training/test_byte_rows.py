@@ -177,7 +177,7 @@ def test_a_dataset_hands_out_floats() -> None:
     assert x.shape == (200, 12)
     assert (x.min(), x.max()) == (0.0, 1.0)
     x[:] = 0.5
-    assert data.x.max() == 1.0  # whoever writes to it has a copy
+    assert data.x.max() == 1.0  # writers have a copy
     assert replace(data, y=1 - data.y).x.tobytes() == data.x.tobytes()
 
 

@@ -159,7 +159,7 @@ def test_several_caps_count_as_the_smallest() -> None:
 
 
 @pytest.mark.parametrize("mixing", [Pairs(), Smear()], ids=["merged", "mixed"])
-def test_a_cap_behind_a_mixing_stage_bounds_nobodys_own_update(mixing: Stage) -> None:
+def test_a_cap_behind_a_mixing_stage_bounds_no_clients_own_update(mixing: Stage) -> None:
     """What is capped there is a mixture. Its norm says nothing about one client's part in it."""
     behind = run_chain([mixing, Cap(bound=0.5), FedAvg()], updates_of([1, 1, 1, 1]), {})
     assert behind.cap.tolist() == [torch.inf] * 4
@@ -335,7 +335,7 @@ class BrokenMixing(FixedStage):
         ("infinite offset", "returned numbers that are not finite"),
     ],
 )
-def test_a_broken_mixing_is_named_and_nobody_else_is_blamed(fault: Any, message: str) -> None:
+def test_a_broken_mixing_is_named_and_no_other_step_is_blamed(fault: Any, message: str) -> None:
     named = rf"'BrokenMixing' of \(this process\): mixing\(\) \({re.escape(__file__)}:\d+\) {re.escape(message)}"
     with pytest.raises(PluginFailure, match=named):
         LinearChain.of([BrokenMixing(fault=fault), FedAvg()], updates_of([1, 2, 3]).round.facts)

@@ -16,8 +16,8 @@ from crfl_core import Threat
 from crfl_core.certification import certifier
 from crfl_core.certification.drift import DriftBound
 from crfl_core.extend import ConfigError
+from crfl_core.runs.worlds import with_attack
 from crfl_core.training.client_sampling import STEP_RULE_SLACK
-from crfl_core.training.replay import with_attack
 from crfl_core.training.steering import PoisonAim
 from tests.certificates.attackers import Submitting
 from tests.certificates.federations import certifiable, coins
@@ -57,7 +57,7 @@ def test_rates_keep_the_share_that_gives_every_round_the_same_influence(steps: i
     np.testing.assert_allclose(influence, 1 / (DECAY * (rounds + start)), rtol=1e-9)
 
 
-def test_whoever_takes_more_steps_takes_smaller_ones_and_keeps_as_much() -> None:
+def test_clients_with_more_steps_take_smaller_ones_and_keep_as_much() -> None:
     federation = federation_of(equal({"per_client": [1, 2] * 10}))
     for number in (1, 7, 30):
         clients = federation.participation.participants(number)

@@ -113,7 +113,7 @@ def test_what_a_step_hears_in_the_rounds_changes_none_of_its_answers(changes: di
 def test_an_answer_that_is_not_kept_and_changes_ends_the_run(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crfl_core.training.fixed_answers.KEPT_NUMBERS", 0)
+    monkeypatch.setattr("crfl_core.training.groups.KEPT_NUMBERS", 0)
     config = tiny(rounds=3, trackers=["telling"], attack="none", certificates=["pathwise-linear"]) | changes
     with pytest.raises(PluginFailure, match="has answered the same question differently before"):
         crfl_core.run(config, out=tmp_path / "run", plugins=PLUGINS)
@@ -123,6 +123,6 @@ def test_weights_without_a_key_are_those_of_before_round_1(tmp_path: Path, monke
     config = tiny(rounds=3, aggregation=["drawing"], attack="none", certificates=["pathwise-linear"])
     clients = crfl_core.run(config, out=tmp_path / "kept", plugins=PLUGINS).ledger.clients
     assert all((clients.of_round(number).weight_bound == clients.of_round(1).weight_bound).all() for number in (2, 3))
-    monkeypatch.setattr("crfl_core.training.fixed_answers.KEPT_NUMBERS", 0)
+    monkeypatch.setattr("crfl_core.training.groups.KEPT_NUMBERS", 0)
     with pytest.raises(PluginFailure, match="has answered the same question differently before"):
         crfl_core.run(config, out=tmp_path / "run", plugins=PLUGINS)

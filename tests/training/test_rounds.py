@@ -92,7 +92,7 @@ def test_several_rounds_with_everything_at_once_equal_the_oracle() -> None:
         clip_norms=[0.75, 1.0, 1.25, 1.5, 1.75],
         noise_stds=[0.01, 0.03, 0.02, 0.04, 0.05],
     )
-    assert min(len(rows) for rows in federation.data.partition) < 24  # somebody has less than a batch
+    assert min(len(rows) for rows in federation.data.partition) < 24  # a client has less than a batch
     assert_same_models(federation, algorithm_1(problem))
 
 
@@ -245,7 +245,7 @@ def test_a_rejected_round_goes_on_from_the_broadcast_model_clipped_and_with_fres
     first, second, *_ = played(federation)
     assert (first.record.accepted, second.record.accepted) == (True, False)
     assert second.record.norm_before_clip == second.record.start_norm
-    assert second.clients.weight.tolist() == [0.0] * 8  # nobody reached the model
+    assert second.clients.weight.tolist() == [0.0] * 8  # no update reached the model
     assert second.clients.weight_bound.sum() == pytest.approx(1.0, abs=1e-6)
     noise = federation.streams.generator("noise", round_number=2).standard_normal(650, dtype=np.float32)
     expected = first.parameters + 0.02 * torch.from_numpy(noise)

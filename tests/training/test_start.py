@@ -98,7 +98,7 @@ def test_a_certificate_declares_that_the_start_is_public(trained: RunResult, tmp
     path.unlink()  # what was trained can still be asked
     drawn = crfl_core.run(starting("random", features="unit-sphere") | {"rounds": 1}, out=tmp_path / "drawn")
     (check,) = (check for check in drawn.audits[0].checks if check.name == "preprocessing is public")
-    assert (check.status, drawn.ledger.facts.start.kind) == ("held", "random")  # it depends on nobody's data
+    assert (check.status, drawn.ledger.facts.start.kind) == ("held", "random")  # it depends on no client's data
     assert certify(fine, overrides=["votes.models=70", "threat.scale=2"]).curves
 
 

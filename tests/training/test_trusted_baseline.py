@@ -11,7 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import crfl_core
-from crfl_core.training.trusted_baseline import score_trusted_samples
+from crfl_core.training.evaluation import score_trusted_samples
 from tests.oracle import federation_of, tiny
 
 

@@ -76,7 +76,7 @@ PLUGINS: dict[str, type[Plugin]] = {"by-work": ByWork, "by-reach": ByReach, "by-
 
 
 @pytest.mark.parametrize("aggregation", [["by-work"], ["by-reach", "by-work"], ["by-reach", "by-length"]])
-def test_an_attacker_who_works_more_changes_nobodys_weight_and_no_cap(aggregation: list[str]) -> None:
+def test_an_attacker_who_works_more_changes_no_weight_and_no_cap(aggregation: list[str]) -> None:
     settings = {"aggregation": aggregation, "training": {"learning_rate": 0.2, "epochs": 1, "batch_size": 16}}
     honest, attacked = (played(federation_of(tiny(attack=attack, **settings), PLUGINS)) for attack in ("none", BUSY))
     assert attacked[0].clients.steps[0] == STEPS != honest[0].clients.steps[0]  # the ledger knows

@@ -1,4 +1,4 @@
-"""How large a trigger at test time a vote of groups withstands, on top of malicious clients in training.
+"""Largest trigger at test time that a vote of groups withstands, on top of malicious clients in training.
 
 A backdoor attack acts twice: malicious clients change the models of the groups that they are in, and a trigger changes
 the test input. Each of m samples has the vote of G group models, `votes` (m, G), and a lower bound on how far the
@@ -64,7 +64,7 @@ def _trigger_radius(votes: NDArray[np.int64], distances: Array, classes: int, cl
     by_clients = 2 * twice + np.minimum(clients - twice, left_for_others)
     stands = by_trigger + by_clients <= lead[:, None]
     np.put_along_axis(stands, np.broadcast_to(winner[:, None, None], (len(votes), groups + 1, 1)), True, axis=2)
-    changes = stands.all(axis=2).cumprod(axis=1).sum(axis=1) - 1  # so many changed votes leave the winner, -1: none
+    changes = stands.all(axis=2).cumprod(axis=1).sum(axis=1) - 1  # this many changed votes leave the winner; -1: none
     ordered = np.concatenate([np.take_along_axis(distances, order, axis=1), np.full((len(votes), 1), np.inf)], axis=1)
     next_distance = np.take_along_axis(ordered, np.maximum(changes, 0)[:, None], axis=1)[:, 0]
     below = np.where(next_distance > 0, np.nextafter(next_distance, 0.0), np.nan)  # at 0 every trigger changes it

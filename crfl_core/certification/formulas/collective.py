@@ -1,4 +1,4 @@
-"""How much of a test set stays right under one set of attackers: docs/certificates/every-round.md#collective-accuracy.
+"""Collective accuracy of a test set under one set of attackers: docs/certificates/every-round.md#collective-accuracy.
 
 The radius of a prediction lets attackers be other clients for every input. In reality they are one set for all inputs,
 and cannot overturn all close votes at once. A vote is given by what every *unit*, a group or a client, can take of its

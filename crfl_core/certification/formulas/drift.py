@@ -1,4 +1,4 @@
-"""How far an attack moves the aggregate of one round: docs/certificates.md#the-drift-of-a-round.
+"""Drift of the aggregate of one attacked round: docs/certificates.md#the-drift-of-a-round.
 
 Everything here needs plain SGD on a convex loss and `eta <= 2 / beta`; with weight decay lambda (included in beta)
 `eta <= 2 / (beta + lambda)`. Functions broadcast over clients; `terms` are the contributions of single attackers,

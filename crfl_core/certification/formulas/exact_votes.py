@@ -41,7 +41,7 @@ LARGE_GAP = 40.0
 ELEMENTS_AT_ONCE = 2**15
 """Samples times grid points in memory at a time: what fits into a core's cache."""
 LOGARITHM = 16.0 * UNIT_ROUNDOFF
-"""What rounding does to logarithms of normal tails, and to exponents on the way to them, relatively."""
+"""Relative rounding error of logarithms of normal tails, and of exponents on the way to them."""
 SQRT_2PI = math.sqrt(2.0 * math.pi)
 
 

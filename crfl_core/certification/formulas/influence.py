@@ -62,7 +62,7 @@ def equal_influence_rates(
 def equal_influence_drift(
     weight: ArrayLike, gradient_bound: ArrayLike, weight_decay: ArrayLike, rounds: int, start: float
 ) -> Array:
-    """`2 q kappa / (lambda (T + t0))`: the drift of capped attackers of weight q in one round, whichever it is.
+    """Return the drift of capped attackers of weight q in any one round, `2 q kappa / (lambda (T + t0))`.
 
     In several rounds, q is the sum of their weights over the rounds. `gradient_bound` is kappa, see `residual_bound`.
 

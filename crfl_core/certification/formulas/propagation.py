@@ -1,4 +1,4 @@
-"""What later rounds make of a drift when both worlds share their noise.
+"""Propagation of a drift through later rounds, when both worlds share their noise.
 
 See docs/certificates.md#rounds-without-attack. A round maps the broadcast model to the next aggregate. Its
 Lipschitz constant c_t bounds how a gap between the two worlds grows; it is 1 for convex losses and `eta <= 2 / beta`,

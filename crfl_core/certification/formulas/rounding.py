@@ -1,4 +1,4 @@
-"""How far float64 can lead training and logits away from exact arithmetic: docs/certificates.md#rounding.
+"""Rounding error of training and logits in float64: docs/certificates.md#rounding.
 
 Proved for softmax regression as the core trains it, from numbers that the ledger has. With the unit roundoff
 `u = 2^-53`, k additions or products in any order are off by at most `gamma_k = k u / (1 - k u)` of the sum of absolute
@@ -56,7 +56,7 @@ class ModelSize(NamedTuple):
 
 
 class LocalSteps(NamedTuple):
-    """How the clients of a round train, clients along the last axis; `input_bound` bounds inputs with the bias: B."""
+    """Training of the clients of a round, clients along the last axis; `input_bound` bounds inputs with the bias: B."""
 
     learning_rate: ArrayLike
     steps: ArrayLike
@@ -66,7 +66,7 @@ class LocalSteps(NamedTuple):
 
 
 class Aggregation(NamedTuple):
-    """What a server does with the messages, clients along the last axis of all but `clip_norm`.
+    """Aggregation of the clients' messages by a server, clients along the last axis of all but `clip_norm`.
 
     `message_bound` bounds the centred residuals that enter the sum in either world: the caps, or without a cap the
     larger of the observed norm and of what honest training can reach. A client that multiplies its update counts with

@@ -1,4 +1,4 @@
-"""How far poisoning one training sample moves its gradient: docs/certificates.md#the-shift-of-one-gradient.
+"""Shift of a sample's gradient by poison: docs/certificates.md#the-shift-of-one-gradient.
 
 Softmax regression with weights W: a sample's gradient is `g = x~ (P - e_y)^T` with `P = softmax(W^T x~)`, where `x~`
 is the input with the constant 1 of the bias, if there is one. All norms of inputs are those of `x~`, all norms of

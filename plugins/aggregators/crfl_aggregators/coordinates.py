@@ -17,7 +17,7 @@ from crfl_aggregators.geometry import column_blocks
 from crfl_core.extend import Aggregator, ClientUpdates, RuleResult, State
 
 MAX_NUMBERS_OF_KEPT_CHOICES = 2**22
-"""What was chosen is kept for updates of up to this size, so that reporting every weight needs no second look."""
+"""Numbers of the updates up to which choices are kept, so that reporting every weight needs no second look."""
 
 
 class Choice(NamedTuple):

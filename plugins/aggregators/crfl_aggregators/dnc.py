@@ -14,7 +14,7 @@ from crfl_core.extend import Clients, ClientUpdates, OptionError, Round, State, 
 
 
 class Dnc(WeightedRule):
-    """Mean of the updates that are no outliers along the main direction of spread (Shejwalkar and Houmansadr, 2021).
+    """Mean of the updates that are not outliers along the main direction of spread (Shejwalkar and Houmansadr, 2021).
 
     Each of `iterations` passes draws `dimensions` coordinates, centres the updates there at their mean, and scores
     client i by `<u_i - mean, v>^2`, v being the right singular vector of the centred updates with the largest singular

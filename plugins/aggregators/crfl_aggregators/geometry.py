@@ -22,7 +22,7 @@ from torch import Tensor
 Array = NDArray[np.float64]
 
 NUMBERS_PER_BLOCK = 2**17
-"""How many numbers a block should have: 1 MiB in double precision stays in the cache of a core."""
+"""Numbers in a block: 1 MiB in double precision stays in the cache of a core."""
 
 COINCIDENCE_TOLERANCE = 64 * np.finfo(np.float64).eps
 """Squared distances below this share of the squared lengths are rounding: such updates are the same."""
@@ -43,7 +43,7 @@ TILE_ROWS = 128
 """Rows and columns of the squares in which products become distances."""
 
 PRODUCTS_PER_BLOCK = 2**15
-"""How many numbers of the products of all pairs are looked at together: what is made of them has to be small."""
+"""Products of pairs that are looked at together: results that are made of them must be small."""
 
 
 def block_width(clients: int, narrowest: int | None = None) -> int:
@@ -119,7 +119,7 @@ def gram_matrix(
     size = clients if shares is None else len(shares)
     products = values.new_zeros(size, size, dtype=torch.float64)
     blocks = list(column_blocks(values))
-    # One buffer for all blocks: memory that is asked for anew each time costs as much as the products.
+    # One buffer for all blocks: allocating it each time costs as much as the products.
     buffer = values.new_empty(clients, blocks[0].stop, dtype=torch.float64)
     for columns in blocks:
         seen = values[:, columns] if rows is None else values[:, columns][rows]

@@ -25,7 +25,7 @@ from crfl_core.extend import (
 class Bucketing(FixedStage):
     """Replaces the updates by the means of random buckets of clients (Karimireddy et al., 2022).
 
-    `u_b <- 1 / |b| * sum of u_i over i in b`. Buckets are drawn anew in every round; each has `size` clients, the last
+    `u_b <- 1 / |b| * sum of u_i over i in b`. Buckets are drawn in every round; each has `size` clients, the last
     one what is left. An attacker spoils a whole bucket, so the rule behind it faces the same number of attackers among
     fewer updates.
     """

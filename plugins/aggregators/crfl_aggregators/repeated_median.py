@@ -20,15 +20,15 @@ SORT_ALL_UP_TO = 48
 SAMPLED_MEDIANS = 12
 """Medians that are computed to guess where the one in the middle lies."""
 FIRST_GUESS_OFFSET = 0.08
-"""How far from the middle of the samples, as a share of them, the first two guesses are."""
+"""Distance of the first two guesses from the middle of the samples, as a share of them."""
 MORE_GUESSES = 4
 """Guesses after the first two."""
 GUESS_MARGIN = 0.1
-"""How far beyond the middle a guess is, as a share of what is left."""
+"""Distance of a guess beyond the middle, as a share of what is left."""
 FEW_CANDIDATES = 10
 """Medians that are not worth another guess."""
 ROWS_AT_ONCE = 64
-"""Medians that are computed together. With more, memory is asked for anew each time, which takes as long as sorting."""
+"""Medians that are computed together. With more, allocating memory takes as long as sorting."""
 SECTION_LENGTH = 250
 """Neighbours that are compared one by one; at most 256, so that a byte can count them."""
 

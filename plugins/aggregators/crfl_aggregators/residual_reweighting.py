@@ -13,7 +13,7 @@ from crfl_aggregators.repeated_median import median_slopes
 from crfl_core.extend import Aggregator, Clients, ClientUpdates, OptionError, RuleResult, State
 
 NORMAL_SPREAD = 1.4826
-"""What makes the median of absolute residuals an estimate of a standard deviation."""
+"""Factor that makes the median of absolute residuals an estimate of a standard deviation."""
 
 
 class ResidualReweighting(Aggregator):

@@ -12,10 +12,10 @@ from crfl_aggregators.geometry import Array, CentralView, central_view, distance
 from crfl_core.extend import Clients, ClientUpdates, RuleResult, State, WeightedRule, Weighting
 
 LENGTH_PRECISION = float(np.sqrt(np.finfo(np.float64).eps))
-"""What is left of a length if it is computed from squares in double precision."""
+"""Relative error of a length that is computed from squares in double precision."""
 
 MAX_START_DISTANCE = 1e3
-"""How far, in units of the scale, an update may draw the point from which the iterations begin."""
+"""Distance, in units of the scale, by which an update may draw the point from which iterations start."""
 
 MAJORITY_SHARE = 0.5 * (1 + 1e-12)
 """More of the weight than this is more than half of it, however shares were rounded."""

@@ -24,7 +24,7 @@ class SignMajority(Aggregator):
     """Every parameter moves by `step` in the direction that most clients vote for (Bernstein et al., 2019).
 
     `aggregate_j = step sign(sum_i sign(u_ij))`, as signSGD with majority vote has it: a client votes with the sign of
-    its update and nothing else of it counts, a zero is no vote, and a tie moves nothing. So the aggregate is not
+    its update and nothing else of it counts, a zero does not vote, and a tie moves nothing. So the aggregate is not
     a weighted sum of updates: all of it is an offset that depends on them, and all weights are zero. But R clients can
     turn only parameters whose votes differ by 2R or less, whatever they submit.
     """

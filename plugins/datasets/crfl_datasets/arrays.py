@@ -22,7 +22,7 @@ from crfl_datasets.samples import ClassNames, DeclaredFacts, Range, Samples, mak
 
 ENDINGS = (".npz", ".npy", *tables.ENDINGS)
 ARRAY_NAMES = ("x", "y", "test_x", "test_y")
-"""What the arrays are called in a .npz file, and in which order a callable returns them."""
+"""Names of the arrays in a .npz file, in the order in which a callable returns them."""
 
 WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?")
 """Longer text is not the number of a class, and the number of an owner may stay text."""
@@ -115,8 +115,8 @@ class Arrays(SplitDataset):
             raise OptionError("ranges", "belongs to the columns of a table: give `domain` for arrays")
         if missing := [name for name in columns if name not in ranges]:
             raise OptionError("ranges", f"has none for the column {missing[0]!r}: give one for each input")
-        if strange := [name for name in ranges if name not in columns]:
-            raise OptionError("ranges", f"there is no input column {strange[0]!r}, found {', '.join(columns)}")
+        if unknown := [name for name in ranges if name not in columns]:
+            raise OptionError("ranges", f"there is no input column {unknown[0]!r}, found {', '.join(columns)}")
         low, high = np.array([ranges[name] for name in columns], np.float64).T
         return low, high
 

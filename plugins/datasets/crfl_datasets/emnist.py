@@ -52,7 +52,7 @@ FILES = (
     ("mnist-train-images-idx3", "5f9942f441031c0f1f2e4d162059fd6e19ea808b34c328b6d16cab0ed24c78f2", 14873795),
     ("mnist-train-labels-idx1", "00c6d3c2342fdffb1711e0b5656cac4ce5862d2826399d383a9bac07d612e9f8", 29480),
 )
-"""What stands between `emnist-` and `-ubyte.gz` in the name, the checksum and the size of every file."""
+"""Part of the name between `emnist-` and `-ubyte.gz`, the checksum and the size of every file."""
 
 
 class Emnist(ImageDataset):

@@ -90,7 +90,7 @@ def open_idx(path: Path, dimensions: int, *, turned: bool = False) -> Iterator[I
         packed = raw.read(len(GZIP)) == GZIP
         raw.seek(0)
         stream = gzip.GzipFile(fileobj=raw) if packed else raw
-        yield IdxFile(path, stream, dimensions, turned=turned)  # type: ignore[arg-type]  # a binary stream all the same
+        yield IdxFile(path, stream, dimensions, turned=turned)  # type: ignore[arg-type]  # it is a binary stream
 
 
 def read_labels(path: Path) -> Bytes:

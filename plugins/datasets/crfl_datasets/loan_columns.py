@@ -50,7 +50,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
 """The columns of text, and what Lending Club writes there, sorted; a cell may also be empty."""
 
 # Everything is at least 0. Round numbers, by what the columns mean and what loans usually have: Lending Club lends at
-# most 40,000 dollars, for 60 months, at some 30 percent. What lies above is cut off; one rich debtor shall not press
+# most 40,000 dollars, for 60 months, at some 30 percent. What lies above is cut off; one rich debtor must not press
 # all others together. They were set once, after a look at the quantiles of all rows, from which test rows are drawn,
 # too. No run computes them, so no client moves them.
 HIGHEST: dict[str, float] = {

@@ -155,7 +155,9 @@ def make_dataset(
     x = train.check_inputs(box)
     shape = declared.image_shape or train.image_shape
     if shape is not None and np.prod(shape) != x.shape[1]:
-        raise DataError(f"{train.origin}: {x.shape[1]} features are no image of shape {list(shape)}: set image_shape")
+        raise DataError(
+            f"{train.origin}: {x.shape[1]} features are not an image of shape {list(shape)}: set image_shape"
+        )
     if test is not None and test.x.shape[1] != x.shape[1]:
         raise DataError(f"{test.origin}: has {test.x.shape[1]} features, but {train.origin} has {x.shape[1]}")
     names = tuple(declared.class_names) or find_classes([train] if test is None else [train, test])

@@ -14,8 +14,8 @@ from crfl_core.extend import Engine, Job, LocalUpdates, TrainingTask
 class ThreadCount:
     """Number of threads of PyTorch, which all runs in a process share.
 
-    While runs overlap, the last wish that is still open holds. When the last of them closes, the number is what it was
-    before the first.
+    While runs overlap, the number that was asked for last holds. When the last run closes, the number is as before the
+    first.
     """
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from crfl_core.extend import Engine, Job, LocalUpdates, Tracker, TrainingTask, hookimpl
 
 MAX_STACK_PARAMETERS = 2**26
-"""How many parameters a stack of clients' models may have, 256 MiB in single precision."""
+"""Parameters of a stack of clients' models, 256 MiB in single precision."""
 
 
 class StackInterrupted(BaseException):
@@ -38,13 +38,13 @@ class RoundBarrier:
 
     `places` are those of the runs that were started, in stacks of `models`. A round is trained when all runs that are
     left have come to a round; the run with the earliest round goes first, such as one behind after an interrupt.
-    `hands` runs may train parts of a round at once, or count votes.
+    `most_at_once` runs may train parts of a round at once, or count votes.
     """
 
-    def __init__(self, places: Sequence[int], models: int, hands: int) -> None:
+    def __init__(self, places: Sequence[int], models: int, most_at_once: int) -> None:
         self._here = set(places)
         self._models = models
-        self._hands = hands
+        self._most_at_once = most_at_once
         self._changed = threading.Condition()
         self._waiting: dict[int, tuple[TrainingTask, list[slice]]] = {}
         self._shared: dict[int, SharedRound] = {}
@@ -68,7 +68,7 @@ class RoundBarrier:
             return self._shared.pop(place)
 
     def take_turn(self, place: int) -> None:
-        """Wait until fewer runs count votes than there are hands, first come first served.
+        """Wait until fewer than `most_at_once` runs count votes, first come first served.
 
         More of them at once would only compete for the caches.
         """
@@ -81,7 +81,7 @@ class RoundBarrier:
 
     @property
     def _free_hands(self) -> int:
-        return max(0, self._hands - len(self._voting))
+        return max(0, self._most_at_once - len(self._voting))
 
     def end_turn(self, place: int) -> None:
         """End a turn of counting votes, so that another run may begin."""
@@ -112,7 +112,7 @@ class RoundBarrier:
         others = {
             place: own for place, (own, parts) in self._waiting.items() if parts == cut and is_same_training(own, task)
         }
-        shared = SharedRound(stack_tasks(others, self._models, task), cut, list(others), self._hands)
+        shared = SharedRound(stack_tasks(others, self._models, task), cut, list(others), self._most_at_once)
         for place in others:
             del self._waiting[place]
             self._shared[place] = shared
@@ -122,11 +122,11 @@ class RoundBarrier:
 class SharedRound:
     """One round of several runs, in parts; a run with nothing ready trains the next part for all."""
 
-    def __init__(self, task: TrainingTask, cut: list[slice], places: Sequence[int], hands: int) -> None:
+    def __init__(self, task: TrainingTask, cut: list[slice], places: Sequence[int], most_at_once: int) -> None:
         self._task = task
         self._left = deque(cut)
         self._count = len(cut)
-        self._hands = hands
+        self._most_at_once = most_at_once
         self._ready: dict[int, deque[tuple[int, LocalUpdates]]] = {place: deque() for place in places}
         self._changed = threading.Condition()
         self._error: BaseException | None = None
@@ -141,13 +141,13 @@ class SharedRound:
         ready = self._ready[place]
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._error or ready or (self._left and self._hands)))
+                self._changed.wait_for(lambda: bool(self._error or ready or (self._left and self._most_at_once)))
                 if self._error is not None:
                     raise self._error
                 if ready:
                     return ready.popleft()
                 part = self._left.popleft()
-                self._hands -= 1
+                self._most_at_once -= 1
             self._train(place, job, part)
 
     def _train(self, place: int, job: Job, part: slice) -> None:
@@ -161,12 +161,12 @@ class SharedRound:
                 ready.append((place, trained))
         finally:
             with self._changed:
-                self._hands += 1
+                self._most_at_once += 1
                 self._changed.notify_all()
 
 
 CURRENT_BARRIER: ContextVar[RoundBarrier | None] = ContextVar("CURRENT_BARRIER", default=None)
-"""The meeting that runs of this thread take part in."""
+"""The barrier that runs of this thread take part in."""
 
 
 class VoteTurns(Tracker):
@@ -176,13 +176,13 @@ class VoteTurns(Tracker):
 
     @hookimpl
     def crfl_progress(self, phase: str, done: int, total: int) -> None:
-        """Whenever some models have voted it is another run's turn."""
-        meeting = CURRENT_BARRIER.get()
-        if meeting is None or not meeting.has_member(self.place):
+        """Let another run take its turn when some models have voted."""
+        barrier = CURRENT_BARRIER.get()
+        if barrier is None or not barrier.has_member(self.place):
             return
-        meeting.end_turn(self.place)
+        barrier.end_turn(self.place)
         if phase == "votes" and (done < total or not done):
-            meeting.take_turn(self.place)
+            barrier.take_turn(self.place)
 
 
 class Stacked(Engine):
@@ -194,7 +194,7 @@ class Stacked(Engine):
     chunk_clients: int = Field(64, ge=1, description="clients of a part at most")
 
     _job: Job | None = PrivateAttr(default=None)
-    _meeting: RoundBarrier | None = PrivateAttr(default=None)
+    _barrier: RoundBarrier | None = PrivateAttr(default=None)
     _trusted: set[int] = PrivateAttr(default_factory=set)
 
     @model_validator(mode="after")
@@ -205,10 +205,10 @@ class Stacked(Engine):
 
     def open(self, job: Job) -> None:
         """Join the barrier, if there is one."""
-        meeting = CURRENT_BARRIER.get()
+        barrier = CURRENT_BARRIER.get()
         self._job = job
         self._trusted = {self.place}
-        self._meeting = meeting if meeting is not None and meeting.has_member(self.place) else None
+        self._barrier = barrier if barrier is not None and barrier.has_member(self.place) else None
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
         """Train with the other runs of the stack.
@@ -219,14 +219,14 @@ class Stacked(Engine):
         cut = self._cut(task)
         if len(task.starts) != 1:
             yield from (self._job.train(task, part) for part in cut)
-        elif self._meeting is None:
+        elif self._barrier is None:
             yield from (self._alone(task, part) for part in cut)
         else:
-            shared = self._meeting.join_round(self.place, task, cut)
+            shared = self._barrier.join_round(self.place, task, cut)
             for trainer, found in shared.parts(self.place, self._job):
-                if trainer not in self._trusted and self._meeting is not None:
+                if trainer not in self._trusted and self._barrier is not None:
                     self._compare(task, trainer, found)
-                yield found if self._meeting is not None else self._alone(task, found.part)
+                yield found if self._barrier is not None else self._alone(task, found.part)
 
     def close(self) -> None:
         """Leave the barrier, and drop the job, which holds all data."""
@@ -234,9 +234,9 @@ class Stacked(Engine):
         self._job = None
 
     def _leave(self) -> None:
-        if self._meeting is not None:
-            self._meeting.leave(self.place)
-        self._meeting = None
+        if self._barrier is not None:
+            self._barrier.leave(self.place)
+        self._barrier = None
 
     def _cut(self, task: TrainingTask) -> list[slice]:
         clients = len(task.clients)

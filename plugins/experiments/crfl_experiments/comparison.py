@@ -125,7 +125,7 @@ class Comparison:
     short_measures: tuple[str, ...]
     points: tuple[Point, ...]
     labels: dict[str, str]
-    """What is said of certificates that prove nothing."""
+    """Labels of certificates that prove nothing."""
     attacks: tuple[str, ...] = ()
     """Attackers, attacked rounds and scale on one line, after a warning if they differ and no key says so."""
 

@@ -92,7 +92,7 @@ def lines_along_key(comparison: Comparison, key: str, measure: str) -> list[Line
     lines: dict[str, list[tuple[float, Statistic]]] = {}
     for point in comparison.points:
         if not is_number(point.settings.get(key)):
-            raise ConfigError(f"--against {key}: {point.settings.get(key)!r} is no number to draw along")
+            raise ConfigError(f"--against {key}: {point.settings.get(key)!r} is not a number, which the axis needs")
         others = {name: value for name, value in point.settings.items() if name != key}
         if measure in point.statistics:
             lines.setdefault(point_title(others), []).append((point.settings[key], point.statistics[measure]))

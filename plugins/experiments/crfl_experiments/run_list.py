@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 DEEPEST = 4
-"""How many folders below the given one are looked into."""
+"""Depth of folders below the given one that are searched."""
 
 CLIENTS = 1.0
 """The number of attackers for which certified accuracy is listed."""
@@ -112,20 +112,20 @@ def describe_run(directory: RunDirectory, folder: Path, settings: dict[str, Any]
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     status = path / "status.json"
     age = time.time() - (status if status.exists() else path).stat().st_mtime
-    told = {key: table_value(value) for key, value in settings.items()}
+    texts = {key: table_value(value) for key, value in settings.items()}
     if not directory.has_marker:
-        return RunSummary(name, "damaged", age, size, settings=told)
+        return RunSummary(name, "damaged", age, size, settings=texts)
     try:
         state: str = directory.state
         if state != "finished":
-            return RunSummary(name, state, age, size, settings=told)
+            return RunSummary(name, state, age, size, settings=texts)
         metrics = directory.read_facts("metrics.json", Metrics)
     except CrflError:
-        return RunSummary(name, "damaged", age, size, settings=told)
+        return RunSummary(name, "damaged", age, size, settings=texts)
     backdoor = None if metrics.backdoor is None else metrics.backdoor.success_rate
     proved = metrics.proven_accuracy(CLIENTS)
     certified, certificate = (None, "") if proved is None else (proved[0], proved[1].certificate)
-    return RunSummary(name, state, age, size, metrics.accuracy, backdoor, certified, certificate, told)
+    return RunSummary(name, state, age, size, metrics.accuracy, backdoor, certified, certificate, texts)
 
 
 def as_json(listed: list[RunSummary]) -> str:
@@ -141,12 +141,12 @@ WIDEST = 16
 BETWEEN = 2
 """Letters between two columns: a space on both sides of each."""
 NAMED = 5
-"""How many of the settings that do not fit are named."""
+"""Settings that do not fit and are named nevertheless."""
 RIGHT = ("age", "size")
 DISPENSABLE = ("size", "age")
-"""What a narrow terminal goes without, first what is missed least."""
+"""Columns that a narrow terminal leaves out, the least missed first."""
 WANTED = 3
-"""So many settings are worth more than that, and than a state that all runs share."""
+"""Number of settings that are worth more than those columns, and than a state that all runs share."""
 
 Columns = dict[str, list[str]]
 

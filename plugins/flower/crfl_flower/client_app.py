@@ -111,15 +111,16 @@ def specification_for_nodes(specification: str) -> str:
             "'unit-ball'",
             key="reserve.curator",
         )
-    told = {
+    settings = {
         key: value for key, value in tree.items() if key not in SERVER_TABLES | {"dataset", "seed", "votes", "name"}
     }
-    told["seeds"] = {"batches": tree["seeds"]["batches"]}
-    told["model"] = {key: value for key, value in tree.get("model", {}).items() if key != "start"}  # orders bring it
-    told["training"] = {**tree.get("training", {}), "participation": 1.0}
+    settings["seeds"] = {"batches": tree["seeds"]["batches"]}
+    # Orders bring the model to start from.
+    settings["model"] = {key: value for key, value in tree.get("model", {}).items() if key != "start"}
+    settings["training"] = {**tree.get("training", {}), "participation": 1.0}
     # Who is assumed to attack has no meaning for one client; a federation whose data are elsewhere must state it.
-    told["threat"] = {"clients": 0, "rounds": "every"}
-    return tomli_w.dumps(told)
+    settings["threat"] = {"clients": 0, "rounds": "every"}
+    return tomli_w.dumps(settings)
 
 
 def read_node_file(path: Path) -> NodeFile:

@@ -95,8 +95,8 @@ def read_log_tail(log: Path, lines: int = 4) -> str:
         return "it left no log"
     said = [COLOUR_CODES.sub("", line).strip() for line in text.splitlines() if line.strip()]
     wrong = [place for place, line in enumerate(said) if line.startswith("ERROR")]
-    told = said[wrong[-1] :][:lines] if wrong else said[-lines:]
-    printable = "".join(letter if letter.isprintable() else "?" for letter in " / ".join(told))
+    last = said[wrong[-1] :][:lines] if wrong else said[-lines:]
+    printable = "".join(letter if letter.isprintable() else "?" for letter in " / ".join(last))
     return f"{printable} (all of it in {log})"
 
 

@@ -26,7 +26,7 @@ FEW_PARTS = 32
 GRACE_SECONDS = 600.0
 """Seconds that Flower keeps an order beyond its deadline, in which the server takes the replies that came in time."""
 UPLOADS = 2
-"""How often a node may send the bytes of a reply, because a request may be repeated after a failure."""
+"""Times that a node may send the bytes of a reply: a request may be repeated after a failure."""
 
 Push = Callable[[PushMessagesRequest, "InMemoryLinkState"], PushMessagesResponse]
 

@@ -63,7 +63,7 @@ CLOSED = 503
 
 @dataclass
 class NodeQuota:
-    """What a node uses: its open requests, its requests in this minute, and the bytes left for its reply.
+    """Usage of a node: its open requests, its requests in this minute, and the bytes left for its reply.
 
     `deadline` is the time until which parts of the reply may arrive.
     """
@@ -182,7 +182,7 @@ class RequestGate:
 def authenticate_node(scope: Scope, keys: RegisteredKeys) -> tuple[bytes, int]:
     """Return the key of the node that signed a request and 0, or a status that refuses the request.
 
-    Flower checks the same signature once more, after it has read the body.
+    Flower checks the same signature again, after it has read the body.
     """
     try:
         key = b64decode(read_header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER), validate=True)
@@ -213,7 +213,7 @@ def limit_body(receive: Receive, limit: int) -> Receive:
 
     async def receive_part() -> MutableMapping[str, Any]:
         nonlocal left, complete
-        if complete:  # only the end of the connection is left to hear of
+        if complete:  # only the end of the connection is left to read
             return await receive()
         try:
             event = await asyncio.wait_for(receive(), BODY_SECONDS)

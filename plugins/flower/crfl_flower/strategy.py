@@ -63,7 +63,7 @@ class CrflStrategy(FedAvg):
         self._out = out
         self._overrides = tuple(overrides)
         self._wait = wait
-        self._meeting = StrategyBridge()
+        self._bridge = StrategyBridge()
         self._nodes: list[int] = []
         self._names: dict[str, tuple[int, ...]] = {}
         self._task: TrainingTask | None = None
@@ -93,7 +93,7 @@ class CrflStrategy(FedAvg):
             found = super().start(grid, initial_arrays, left, timeout, train_config, evaluate_config, evaluate_fn)
         finally:
             if self.result is None:
-                self._meeting.send_answers(None)
+                self._bridge.send_answers(None)
             worker.join()
         return found
 
@@ -128,7 +128,7 @@ class CrflStrategy(FedAvg):
             place = places.get(reply.metadata.src_node_id)
             if place is not None:
                 updates[place] = self._read_update(reply, task, place)
-        self._meeting.send_answers(list(updates.items()))
+        self._bridge.send_answers(list(updates.items()))
         counted = sum(update is not None for update in updates.values())
         self._take_next()
         model = self._final_model() if self._task is None else self._task.starts[0, 0]
@@ -144,14 +144,14 @@ class CrflStrategy(FedAvg):
 
     def _play(self, initial_arrays: ArrayRecord, num_rounds: int) -> None:
         """Run the core's rounds, in a thread of their own."""
-        CURRENT_BRIDGE.set(self._meeting)
+        CURRENT_BRIDGE.set(self._bridge)
         try:
             overrides = [*self._overrides, f"rounds={num_rounds}", 'engine={type="flower-strategy"}']
             overrides += self._save_start(initial_arrays)
             out = None if self._out is None else Path(self._out)
-            self._meeting.send_outcome(run(self._config, overrides=overrides, out=out, trackers=[LayoutTracker()]))
+            self._bridge.send_outcome(run(self._config, overrides=overrides, out=out, trackers=[LayoutTracker()]))
         except BaseException as error:  # the app is waiting and must get the error
-            self._meeting.send_outcome(error)
+            self._bridge.send_outcome(error)
 
     def _save_start(self, arrays: ArrayRecord) -> list[str]:
         """Save named arrays as the start model and return the override that uses it."""
@@ -181,7 +181,7 @@ class CrflStrategy(FedAvg):
         return self._task
 
     def _take_next(self) -> None:
-        found = self._meeting.wait_for_task()
+        found = self._bridge.wait_for_task()
         self._task = found if isinstance(found, TrainingTask) else None
         self.result = found if isinstance(found, RunResult) else None
 
@@ -198,7 +198,7 @@ class CrflStrategy(FedAvg):
 
     def _final_model(self) -> Tensor:
         assert self.result is not None
-        layout = self._meeting.layout
+        layout = self._bridge.layout
         assert layout is not None
         from safetensors.torch import load_file
 
@@ -207,7 +207,7 @@ class CrflStrategy(FedAvg):
 
     def _arrays_from_model(self, flat: Tensor) -> ArrayRecord:
         """Return the model with the app's array names."""
-        layout = self._meeting.layout
+        layout = self._bridge.layout
         assert layout is not None
         named = {name: tensor.cpu().numpy() for name, tensor in layout.unflatten(flat).items()}
         if not all(name.isdigit() for name in self._names):
@@ -240,7 +240,7 @@ class CrflStrategy(FedAvg):
         if set(record) != set(self._names):
             raise MalformedMessage(f"arrays {sorted(map(str, record))[:4]}")
         values = {name: read_numbers(record[name], shape) for name, shape in self._names.items()}
-        layout = self._meeting.layout
+        layout = self._bridge.layout
         assert layout is not None
         order = self._names if all(name.isdigit() for name in self._names) else [name for name, _ in layout.shapes]
         return torch.cat([values[name] for name in order])

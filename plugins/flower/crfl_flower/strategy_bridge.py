@@ -76,9 +76,9 @@ class FlowerStrategy(Engine):
         """Yield the updates that the app's clients sent."""
         from crfl_flower.messages import local_update
 
-        meeting = CURRENT_BRIDGE.get()
-        assert meeting is not None
-        for place, update in meeting.send_task(task):
+        bridge = CURRENT_BRIDGE.get()
+        assert bridge is not None
+        for place, update in bridge.send_task(task):
             found = task.starts.new_full(task.starts.shape[-1:], float("nan")) if update is None else update
             yield local_update(place, found[None])
 
@@ -89,6 +89,6 @@ class LayoutTracker(Tracker):
     @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:
         """Store the layout before the first round."""
-        meeting = CURRENT_BRIDGE.get()
-        if meeting is not None:
-            meeting.layout = run.model.layout
+        bridge = CURRENT_BRIDGE.get()
+        if bridge is not None:
+            bridge.layout = run.model.layout

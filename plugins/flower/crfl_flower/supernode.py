@@ -1,4 +1,4 @@
-"""Flower's SuperNode as `crfl federation join` starts it: it polls more often, and ends when it cannot go on.
+"""Flower's SuperNode as `crfl federation join` starts it: it polls more often, and ends when it cannot continue.
 
 Flower's SuperNode stays alive without asking for messages once an unexpected answer of the server has ended its loop or
 its heartbeat. This one ends, and `crfl federation join` starts another one.

@@ -106,7 +106,7 @@ class ImportedModule(Model):
         make = module_factory(self.path, self.arguments, known)
         if self.images:
             if facts.image_shape is None:
-                raise OptionError("images", "these data are no images: leave it out")
+                raise OptionError("images", "these data are not images: leave it out")
             shape = (1,) * (3 - len(facts.image_shape)) + facts.image_shape
             flat, make = make, lambda: nn.Sequential(nn.Unflatten(1, shape), flat())
         model = ModuleModel(make)

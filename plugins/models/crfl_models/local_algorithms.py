@@ -51,7 +51,7 @@ class Momentum(LocalAlgorithm):
 
 
 class Adam(LocalAlgorithm):
-    """Adam (Kingma & Ba, 2015) with its bias corrections; both averages begin anew in every round."""
+    """Adam (Kingma & Ba, 2015) with its bias corrections; both averages start from zero in every round."""
 
     beta1: float = Field(0.9, ge=0, lt=1, description="what a step keeps of the mean of gradients")
     beta2: float = Field(0.999, ge=0, lt=1, description="what a step keeps of the mean of their squares")

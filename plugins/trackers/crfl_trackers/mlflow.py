@@ -72,7 +72,7 @@ class MLflow(Tracker):
         for curve in result.metrics.curves:
             for step, shares in curve_points(curve):
                 self._log(shares, step)
-        self._log(final_metrics(result.metrics), run.rounds)
+        self._log(final_metrics(result), run.rounds)
         for name in ("config.toml", "metrics.json", "audit.json"):
             self._client.log_artifact(self._id, str(run.path / name))
         for name, figure in (draw_figures(result) if self.figures else {}).items():

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crfl_core.extend import CrflError, Curve, Metrics, RoundRecord, RunResult, plot
+from crfl_core.extend import CrflError, Curve, RoundRecord, RunResult, plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,8 +51,9 @@ def round_metrics(record: RoundRecord) -> dict[str, float]:
     return {f"{where}{name}": float(value) for name, value in measured.items() if value is not None}
 
 
-def final_metrics(metrics: Metrics) -> dict[str, float]:
+def final_metrics(result: RunResult) -> dict[str, float]:
     """Return the headline numbers of a finished run."""
+    metrics = result.metrics
     found = {"final/accuracy": metrics.accuracy, "final/loss": metrics.loss}
     if metrics.backdoor is not None:
         found |= {"final/success_rate": metrics.backdoor.success_rate, "final/clean_rate": metrics.backdoor.clean_rate}

@@ -47,8 +47,7 @@ class TensorBoard(Tracker):
     @hookimpl
     def crfl_run_finished(self, run: RunContext, result: RunResult) -> None:
         """Write curves as scalars and text, figures, and the numbers that compare runs."""
-        metrics = result.metrics
-        for curve in metrics.curves:
+        for curve in result.metrics.curves:
             for step, shares in curve_points(curve):
                 for name, value in shares.items():
                     self._writer.add_scalar(name, value, step)
@@ -58,7 +57,7 @@ class TensorBoard(Tracker):
             self._writer.add_text(f"certified/{curve_name(curve)}", table, run.rounds)
         for name, figure in (draw_figures(result) if self.figures else {}).items():
             self._writer.add_image(f"figures/{name}", pixels(image_of(figure, "png")), run.rounds, dataformats="HWC")
-        self._writer.add_hparams(flat_config(run.path), final_metrics(metrics), run_name=".", global_step=run.rounds)
+        self._writer.add_hparams(flat_config(run.path), final_metrics(result), run_name=".", global_step=run.rounds)
         self._close()
 
     @hookimpl

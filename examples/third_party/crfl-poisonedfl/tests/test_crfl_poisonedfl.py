@@ -23,7 +23,7 @@ def test_it_keeps_the_contract_of_its_kind(check: Callable[[], object]) -> None:
 
 
 def seen(change: np.ndarray, submitted: np.ndarray | None, before: float = 0.0) -> AttackerObservation:
-    """A round that changed the model like this, in which two attackers submitted the same, or were honest.
+    """Return a round that changed the model like this, in which two attackers submitted the same, or were honest.
 
     The model was `before` times this change away from the origin.
     """
@@ -38,7 +38,7 @@ def signs() -> np.ndarray:
 
 
 def published(changes: list[np.ndarray], pushes: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """The magnitude of the next push after every round, written down once more from the paper."""
+    """Return the magnitude of the next push after every round, written once more from the paper."""
     for g, m in zip(changes, pushes, strict=True):
         v = np.abs(g - np.linalg.norm(g) / np.linalg.norm(m) * m)
         yield np.linalg.norm(g) * v / np.linalg.norm(v)

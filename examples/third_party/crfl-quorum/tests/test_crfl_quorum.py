@@ -28,7 +28,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 
 
 def answer(ballots: tuple[int, ...], weights: tuple[int, ...], share: float) -> int:
-    """What the classifier says, written down once more."""
+    """Return what the classifier answers, written once more."""
     for label in range(CLASSES):
         votes = sum(weight for ballot, weight in zip(ballots, weights, strict=True) if ballot == label)
         if votes > share * sum(weights):
@@ -37,7 +37,7 @@ def answer(ballots: tuple[int, ...], weights: tuple[int, ...], share: float) -> 
 
 
 def searched(ballots: tuple[int, ...], weights: tuple[int, ...], certificate: Quorum) -> float:
-    """By trying all votes of all sets of groups: the largest number of them that changes nothing."""
+    """Search all votes of all sets of groups for the largest number of them that changes nothing."""
     before = answer(ballots, weights, certificate.share)
     for attackers in range(1, len(ballots) + 1):
         for groups in combinations(range(len(ballots)), attackers):

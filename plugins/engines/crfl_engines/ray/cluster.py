@@ -23,7 +23,7 @@ RAY_ENVIRONMENT = {
 HOST_AND_PORT = re.compile(r"(?P<host>[^\s:/]+):(?P<port>\d{1,5})")
 SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME
-"""How a connection of HTTP/2 begins on both sides (RFC 9113, section 3.4); a server's first frame has the same type."""
+"""Begin of an HTTP/2 connection on both sides (RFC 9113, section 3.4); a server's first frame has the same type."""
 PROBE_SECONDS = 2.0
 """Seconds that a cluster may take to accept a connection."""
 ANSWER_SECONDS = 10.0
@@ -62,17 +62,17 @@ class Connection:
         self._is_own = False
         self._printed: Any = None
         self.address = ""
-        """Where the control store of the cluster is, `host:port`, while this process is connected."""
+        """Address of the cluster's control store, `host:port`, while this process is connected."""
 
-    def acquire(self, wish: ClusterRequest) -> None:
+    def acquire(self, request: ClusterRequest) -> None:
         """Connect, unless this process is connected. Raises `OptionError` if there is no such cluster."""
         ray = import_ray()
         with self._lock:
             if ray.is_initialized():
-                check_same(ray, wish.address)
+                check_same(ray, request.address)
             else:
                 with preserve_process_state():
-                    connect(ray, wish)
+                    connect(ray, request)
                 self._is_own = True
                 self._printed = replace_printer(ray, print_nothing)
             self._users += 1
@@ -93,46 +93,46 @@ class Connection:
 CONNECTION = Connection()
 
 
-def connect(ray: Any, wish: ClusterRequest) -> None:
+def connect(ray: Any, request: ClusterRequest) -> None:
     """Join the requested cluster, or start one."""
-    if wish.address == "local":
-        start(ray, wish)
-    elif wish.address == "auto":
+    if request.address == "local":
+        start(ray, request)
+    elif request.address == "auto":
         try:
             join(ray, "auto")
         except ConnectionError as error:
             if place := os.environ.get("RAY_ADDRESS"):
                 raise OptionError("address", f"no Ray answers at {place}, which RAY_ADDRESS names: {error}") from error
-            start(ray, wish)
+            start(ray, request)
     else:
-        check_answers(wish.address)
+        check_answers(request.address)
         try:
-            join(ray, wish.address)
+            join(ray, request.address)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            said = str(error).strip().partition("\n")[0]
+            reason = str(error).strip().partition("\n")[0]
             raise OptionError(
                 "address",
-                f"there is no Ray cluster at {wish.address} that this machine belongs to ({said}): run `ray start "
-                f"--address={wish.address}` here first",
+                f"there is no Ray cluster at {request.address} that this machine belongs to ({reason}): run `ray start "
+                f"--address={request.address}` here first",
             ) from error
 
 
-def start(ray: Any, wish: ClusterRequest) -> None:
+def start(ray: Any, request: ClusterRequest) -> None:
     """Start a cluster of this machine alone, with little shared memory."""
     try:
         ray.init(
             address="local",
-            num_cpus=wish.processors,
+            num_cpus=request.processors,
             num_gpus=0,
-            object_store_memory=wish.store_mib * 2**20,
+            object_store_memory=request.store_mib * 2**20,
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",
         )
     except Exception as error:  # Ray gives its processes half a minute, and raises what has no name
         ray.shutdown()
-        said = str(error).strip().partition("\n")[0]
-        raise RunError(f"Ray did not start on this machine ({said}): try again when it is less busy") from error
+        reason = str(error).strip().partition("\n")[0]
+        raise RunError(f"Ray did not start on this machine ({reason}): try again when it is less busy") from error
 
 
 def join(ray: Any, address: str) -> None:

@@ -19,7 +19,7 @@ PARTS_AHEAD_PER_WORKER = 3
 PREFETCHED_PARTS = 2
 """Parts that are on their way to this machine while another is used."""
 MAX_TRIES = 3
-"""How many workers may be lost with the same part, and how often each may be replaced."""
+"""Workers that may be lost with the same part, and times that each may be replaced."""
 LOOK_SECONDS = 5.0
 """Seconds between two looks for the control store of the cluster."""
 GONE_SECONDS = 20.0

@@ -60,7 +60,7 @@ def open_for_resume(path: Path, *, changes: bool, trust: bool) -> tuple[Definiti
     """Open the sweep of a folder to resume it, and refuse changes and untrusted folders."""
     folder = SweepFolder.open(path)
     if changes:
-        raise ConfigError(f"{path}: holds a sweep, which goes on as it was begun: leave the other options out")
+        raise ConfigError(f"{path}: holds a sweep, which resumes with its own options: leave the others out")
     if not trust:
         check_cells(folder.definition, path)
     return folder.definition, path

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from crfl_experiments.paper.reproduction import reproduce as reproduce
 
 HOMES = {"reproduce": "reproduction", "Reproduction": "reproduction"}
-"""Where public names are defined; they are imported when they are first used, because PyTorch comes along."""
+"""Modules that define public names; they are imported when they are first used, because PyTorch comes along."""
 
 __all__ = ["Reproduction", "reproduce"]
 

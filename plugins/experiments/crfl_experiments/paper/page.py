@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from crfl_experiments.paper.figures import Figure
 
 PICTURES = "pictures/reproduction"
-"""Where the pictures lie, from the page."""
+"""Folder of the pictures, from the page."""
 
 
 @dataclass(frozen=True)

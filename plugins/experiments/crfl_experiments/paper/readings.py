@@ -191,7 +191,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Source:
-    """How the cells of a figure are read: along which key, and with which options of `Reading`."""
+    """Way to read the cells of a figure: along which key, and with which options of `Reading`."""
 
     figure: str
     axis: str

@@ -240,7 +240,7 @@ def describe_options(options: ReproductionOptions) -> str:
 
 
 FIRST = {"mnist": 5000}
-"""How many test samples the paper certifies, where runs certify more."""
+"""Test samples that the paper certifies, where runs certify more."""
 
 
 @dataclass

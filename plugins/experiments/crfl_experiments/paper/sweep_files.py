@@ -67,7 +67,7 @@ AUTHORS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class ReproductionOptions:
-    """How the figures are measured: number of seeds, size, and settings that replace others.
+    """Options of measuring the figures: number of seeds, size, and settings that replace others.
 
     `fast` takes few test samples and fewer, larger steps; `authors` does what the published code does where the paper
     says something else; `overrides` are `key=value` texts.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from crfl_experiments.sweeps.sweep_runner import sweep as sweep
 
 HOMES = {"sweep": "sweep_runner", "SweepResult": "results", "CellResult": "results"}
-"""Where public names are defined; they are imported when they are first used, because PyTorch comes along."""
+"""Modules that define public names; they are imported when they are first used, because PyTorch comes along."""
 
 __all__ = ["CellResult", "SweepResult", "sweep"]
 

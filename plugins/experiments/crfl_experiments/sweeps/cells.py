@@ -131,8 +131,8 @@ def make_cell(tree: Tree, fixed: Settings, choice: Choice) -> Cell:
         values[expression.key] = followed[expression.key] = expression.value(KeyLookup(tree, values).value_of)
     config = load_cell_config(tree, values).config
     digest = sha256(dump_config(config).encode()).hexdigest()
-    told = directory_name(dict(sorted(choice.settings.items())))  # files write keys in an order of their own
-    return Cell("_".join(filter(None, (told, digest[:8]))), choice.settings, followed, config)
+    name = directory_name(dict(sorted(choice.settings.items())))  # files write keys in an order of their own
+    return Cell("_".join(filter(None, (name, digest[:8]))), choice.settings, followed, config)
 
 
 def load_cell_config(tree: Tree, settings: Settings) -> LoadedConfig:
@@ -224,7 +224,7 @@ def place_in_stacks(configs: Sequence[RunConfig]) -> list[StackPlace]:
 
 
 def split_evenly(count: int) -> list[tuple[int, int]]:
-    """Split models into as few stacks as possible of nearly equal size, as (first, number); one model is no stack.
+    """Split models into as few stacks as possible of nearly equal size, as (first, number); one model is not a stack.
 
     >>> split_evenly(10)
     [(0, 5), (5, 5)]

@@ -17,7 +17,7 @@ from typing import Any
 from crfl_core.errors import ConfigError
 
 Lookup = Callable[[str], Any]
-"""What the value of a key is; raises `KeyError` with a phrase that says why there is none."""
+"""Function from a key to its value; raises `KeyError` with a phrase that says why it has none."""
 
 LONGEST = 300
 """Letters of an expression."""

@@ -29,7 +29,7 @@ State = Literal["waiting", "finished", "failed"]
 
 
 class Note(NamedTuple):
-    """How a cell ended."""
+    """End of a cell."""
 
     state: State
     reason: str = ""

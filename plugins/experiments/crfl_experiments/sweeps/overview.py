@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from crfl_experiments.sweeps.schedule import Schedule
 
 LINES = 4
-"""How many running cells are shown by name."""
+"""Running cells that are shown by name."""
 
 WIDTH = 24
 """Of the bar."""

@@ -56,10 +56,10 @@ class Worker:
         """Set the file for the output of plugins. This is the first line that a worker reads."""
         self._tell(json.dumps(str(log.absolute())))
 
-    def start(self, jobs: Sequence[Job], hands: int) -> None:
+    def start(self, jobs: Sequence[Job], most_at_once: int) -> None:
         """Send it one cell, or a stack of cells for which it may use several threads."""
         self.busy = [job.name for job in jobs]
-        self._tell(jobs_to_line(jobs, hands))
+        self._tell(jobs_to_line(jobs, most_at_once))
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -69,12 +69,12 @@ class Worker:
 
     def read(self) -> Iterator[Event]:
         """Yield its events; if it died, its cells have failed."""
-        told = os.read(self.output, 2**16)
-        *lines, self._rest = (self._rest + told).split(b"\n")
+        content = os.read(self.output, 2**16)
+        *lines, self._rest = (self._rest + content).split(b"\n")
         for line in lines:
             said = json.loads(line)
             yield self._event(said.pop("cell"), said.pop("event"), said)
-        if not told:
+        if not content:
             self.has_ended = True
             for name in tuple(self.busy):
                 yield self._event(name, "failed", {"reason": death_reason(self._process.wait())})
@@ -120,12 +120,12 @@ def start_worker_early() -> Iterator[None]:
 
 
 class Pool:
-    """Number of workers; those that die are replaced. `hands` is the number of threads for one stack."""
+    """Number of workers; those that die are replaced. `most_at_once` is the number of threads for one stack."""
 
-    def __init__(self, size: int, log: Path, hands: int = 1) -> None:
+    def __init__(self, size: int, log: Path, most_at_once: int = 1) -> None:
         self._size = size
         self._log = log
-        self._hands = hands
+        self._most_at_once = most_at_once
         self._workers: list[Worker] = []
         self._selector = selectors.DefaultSelector()
 
@@ -148,7 +148,7 @@ class Pool:
         """Give jobs to an idle worker, or to a new one."""
         idle = [worker for worker in self._workers if not worker.busy and not worker.has_ended]
         worker = idle[0] if idle else self._hired()
-        worker.start(jobs, self._hands)
+        worker.start(jobs, self._most_at_once)
 
     def events(self, seconds: float) -> Iterator[Event]:
         """Yield the events of the next seconds."""
@@ -168,7 +168,7 @@ class Pool:
         return worker
 
 
-def jobs_to_line(jobs: Sequence[Job], hands: int = 1) -> str:
+def jobs_to_line(jobs: Sequence[Job], most_at_once: int = 1) -> str:
     """Write jobs as a line for a worker. Paths are absolute: workers may stand in other folders.
 
     Workers may stand in folders of their own, so paths are whole ones.
@@ -177,7 +177,7 @@ def jobs_to_line(jobs: Sequence[Job], hands: int = 1) -> str:
         {key: str(one.absolute()) if isinstance(one, Path) else one for key, one in job._asdict().items()}
         for job in jobs
     ]
-    return json.dumps({"hands": hands, "jobs": plain})
+    return json.dumps({"most_at_once": most_at_once, "jobs": plain})
 
 
 def death_reason(status: int) -> str:

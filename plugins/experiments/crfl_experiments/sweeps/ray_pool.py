@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DEADLINE = 60.0
 """Seconds in which at least one worker must take a cell."""
 TRIES = 3
-"""How many workers may be lost with the same cell."""
+"""Workers that may be lost with the same cell."""
 STORE_MIB = 128
 """Shared memory of a cluster that is started for a sweep: hardly anything is sent."""
 
@@ -77,7 +77,7 @@ class RayPool:
         self._ray = import_ray()
         self._size = size
         self._marker = marker.absolute()
-        self._hands: list[ClusterWorker] = []
+        self._workers: list[ClusterWorker] = []
         self._losses: Counter[str] = Counter()
         self._lost_workers = 0
         self._answered = time.monotonic()
@@ -86,59 +86,61 @@ class RayPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        busy = [hand for hand in self._hands if hand.jobs and hand.has_answered]
-        for hand in busy:
-            hand.handle.end.remote()
+        busy = [worker for worker in self._workers if worker.jobs and worker.has_answered]
+        for worker in busy:
+            worker.handle.end.remote()
         if busy:
-            self._ray.wait([hand.work for hand in busy], num_returns=len(busy), timeout=WORKER_END_SECONDS)
-        for hand in self._hands:
-            self._ray.kill(hand.handle)
+            self._ray.wait([worker.work for worker in busy], num_returns=len(busy), timeout=WORKER_END_SECONDS)
+        for worker in self._workers:
+            self._ray.kill(worker.handle)
 
     @property
     def free(self) -> int:
         """Return how many workers could start a job now."""
-        return self._size - sum(bool(hand.jobs) for hand in self._hands)
+        return self._size - sum(bool(worker.jobs) for worker in self._workers)
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Give jobs to an idle worker, or to a new one."""
-        idle = [hand for hand in self._hands if not hand.jobs]
+        idle = [worker for worker in self._workers if not worker.jobs]
         (idle[0] if idle else self._hired()).start(jobs)
 
     def events(self, seconds: float) -> Iterator[Event]:
         """Yield the events of the next seconds."""
-        busy = [hand for hand in self._hands if hand.jobs]
+        busy = [worker for worker in self._workers if worker.jobs]
         if not busy:
             return
-        self._ray.wait([hand.work for hand in busy], timeout=seconds)
-        for hand in busy:
-            yield from self._heard(hand)
-        if any(hand.has_answered for hand in busy):
+        self._ray.wait([worker.work for worker in busy], timeout=seconds)
+        for worker in busy:
+            yield from self._read_events(worker)
+        if any(worker.has_answered for worker in busy):
             self._answered = time.monotonic()
         elif time.monotonic() > self._answered + DEADLINE:
             raise RunError(
                 f"no worker of the Ray cluster took a cell within {DEADLINE:g} s: others may use all of its CPUs"
             )
 
-    def _heard(self, hand: ClusterWorker) -> Iterator[Event]:
+    def _read_events(self, worker: ClusterWorker) -> Iterator[Event]:
         """Yield the events of a worker; cells of a lost one move to another, and fail in the end."""
         errors = self._ray.exceptions.RayError
         try:
-            has_ended = bool(self._ray.wait([hand.work], timeout=0)[0])
-            if self._ray.wait([hand.asked], timeout=0)[0]:
-                yield from hand.events(self._ray.get(hand.asked))
-                hand.asked = hand.handle.take_messages.remote()
-            if has_ended and hand.jobs:
-                self._ray.get(hand.work)
-                yield from hand.events(self._ray.get(hand.handle.take_messages.remote(), timeout=WORKER_END_SECONDS))
+            has_ended = bool(self._ray.wait([worker.work], timeout=0)[0])
+            if self._ray.wait([worker.asked], timeout=0)[0]:
+                yield from worker.events(self._ray.get(worker.asked))
+                worker.asked = worker.handle.take_messages.remote()
+            if has_ended and worker.jobs:
+                self._ray.get(worker.work)
+                yield from worker.events(
+                    self._ray.get(worker.handle.take_messages.remote(), timeout=WORKER_END_SECONDS)
+                )
         except errors as error:
-            yield from self._lost(hand, str(error).strip().partition("\n")[0])
+            yield from self._report_lost(worker, str(error).strip().partition("\n")[0])
 
-    def _lost(self, hand: ClusterWorker, why: str) -> Iterator[Event]:
+    def _report_lost(self, worker: ClusterWorker, why: str) -> Iterator[Event]:
         """Move the cells of a lost worker to another one; cells with too many losses fail."""
-        jobs = [*hand.jobs.values()]
-        hand.jobs = {}
-        self._ray.kill(hand.handle)
-        self._hands.remove(hand)
+        jobs = [*worker.jobs.values()]
+        worker.jobs = {}
+        self._ray.kill(worker.handle)
+        self._workers.remove(worker)
         self._lost_workers += 1
         self._losses.update(job.name for job in jobs)
         for job in jobs:
@@ -158,8 +160,8 @@ class RayPool:
 
     def _hired(self) -> ClusterWorker:
         options = {"num_cpus": 1, "max_concurrency": 2, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        self._hands.append(ClusterWorker(self._ray.remote(**options)(CellActor).remote(str(self._marker))))
-        return self._hands[-1]
+        self._workers.append(ClusterWorker(self._ray.remote(**options)(CellActor).remote(str(self._marker))))
+        return self._workers[-1]
 
 
 class CellActor:

@@ -106,8 +106,8 @@ class SweepResult:
             values = [
                 f"{figures[one.cell.name][name]:.4g}" if name in figures[one.cell.name] else "" for name in measured
             ]
-            told = "".join(f"<td>{html.escape(text)}</td>" for text in (*settings, one.note.state, *values))
-            lines.append(f"<tr>{told}</tr>")
+            cells = "".join(f"<td>{html.escape(text)}</td>" for text in (*settings, one.note.state, *values))
+            lines.append(f"<tr>{cells}</tr>")
         return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
     def _note(self, name: str) -> Note:

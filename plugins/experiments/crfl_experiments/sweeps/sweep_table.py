@@ -29,7 +29,7 @@ from crfl_experiments.sweeps.expressions import Expression
 
 PARTS = ("grid", "zip", "list", "linked", "seeds", "fixed", "together")
 FREE_PREFIX = "let."
-"""How keys begin that only expressions and tables know."""
+"""Prefix of keys that only expressions and tables know."""
 
 MOST_CELLS = 10_000
 

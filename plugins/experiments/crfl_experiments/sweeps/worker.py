@@ -67,24 +67,24 @@ def end(_number: int, _frame: object) -> NoReturn:
 def run_jobs(line: str, say: Say) -> None:
     """Run one cell, or a stack of cells that train together, and report how they end."""
     given = json.loads(line)
-    jobs = [parse_job(told) for told in given["jobs"]]
+    jobs = [parse_job(fields) for fields in given["jobs"]]
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         if len(jobs) == 1:
             run_one(jobs[0], say)
         else:
-            run_stack(jobs, given["hands"], say)
+            run_stack(jobs, given["most_at_once"], say)
 
 
-def run_stack(jobs: Sequence[Job], hands: int, say: Say) -> None:
+def run_stack(jobs: Sequence[Job], most_at_once: int, say: Say) -> None:
     """Run the cells of a stack side by side, in a thread each."""
     from crfl_engines.stacked import CURRENT_BARRIER, RoundBarrier, StackInterrupted
 
     from crfl_experiments.sweeps.cell_runner import read_config
 
     engines = [read_config(job)["engine"] for job in jobs]
-    meeting = RoundBarrier([engine["place"] for engine in engines], engines[0]["models"], hands)
-    CURRENT_BARRIER.set(meeting)
+    barrier = RoundBarrier([engine["place"] for engine in engines], engines[0]["models"], most_at_once)
+    CURRENT_BARRIER.set(barrier)
     speaking = threading.Lock()
 
     def aloud(**said: Any) -> None:
@@ -95,9 +95,9 @@ def run_stack(jobs: Sequence[Job], hands: int, say: Say) -> None:
         try:
             run_one(job, aloud)
         except (StackInterrupted, KeyboardInterrupt):  # the cell is saved and resumes later
-            meeting.end()
+            barrier.end()
         finally:
-            meeting.leave(place)
+            barrier.leave(place)
 
     threads = [
         threading.Thread(target=copy_context().run, args=(attend, job, engine["place"]), name=job.name)
@@ -109,7 +109,7 @@ def run_stack(jobs: Sequence[Job], hands: int, say: Say) -> None:
         for thread in threads:
             thread.join()
     except KeyboardInterrupt:
-        meeting.end()
+        barrier.end()
         for thread in threads:
             thread.join()
         raise
@@ -119,13 +119,13 @@ def run_one(job: Job, say: Say) -> None:
     """Run one cell and report how it ends."""
     from crfl_experiments.sweeps.cell_runner import run_cell
 
-    told = 0.0
+    last_report = 0.0
 
     def on_round(number: int, total: int) -> None:
-        nonlocal told
-        if number < total and time.monotonic() < told + SECONDS_BETWEEN_ROUNDS:
+        nonlocal last_report
+        if number < total and time.monotonic() < last_report + SECONDS_BETWEEN_ROUNDS:
             return
-        told = time.monotonic()
+        last_report = time.monotonic()
         try:
             say(cell=job.name, event="round", round=number, rounds=total)
         except OSError:  # the sweep process is gone
@@ -139,12 +139,12 @@ def run_one(job: Job, say: Say) -> None:
         say(cell=job.name, event="finished", shares=shares)
 
 
-def parse_job(told: dict[str, Any]) -> Job:
+def parse_job(fields: dict[str, Any]) -> Job:
     """Parse the job that a line describes."""
     from crfl_experiments.sweeps.cell_runner import Job
 
-    paths = {key: None if told[key] is None else Path(told[key]) for key in ("path", "source")}
-    return Job(**{**told, **paths})
+    paths = {key: None if fields[key] is None else Path(fields[key]) for key in ("path", "source")}
+    return Job(**{**fields, **paths})
 
 
 def failure_reason(error: Exception) -> str:

@@ -7,15 +7,19 @@ from typing import Annotated
 
 import typer
 
-from crfl_core.cli import echo
-from crfl_core.cli.arguments import ConfigArgument, SetOption
-from crfl_flower.commands.join import join
-from crfl_flower.commands.serve import serve
+from crfl_core.cli import echo, passing
+from crfl_core.cli.arguments import ConfigArgument, JsonOption, QuietOption, SetOption
 
 federation = typer.Typer(no_args_is_help=True, help="Run a federation whose clients are separate machines.")
 
 Folder = Annotated[Path, typer.Argument(help="A new folder.", show_default=False)]
 Address = Annotated[str, typer.Option(help="host:port where nodes will find the server.")]
+Config = Annotated[Path, typer.Argument(help="Config with engine = 'flower'.", show_default=False)]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Run directory; default: runs/<name of the config>.", show_default=False),
+]
+File = Annotated[Path, typer.Argument(help="File of the node, as `crfl federation init` writes it.")]
 
 
 @federation.callback()
@@ -43,5 +47,49 @@ def init(
         echo(f"  crfl federation join {file}")
 
 
-federation.command()(serve)
-federation.command()(join)
+@federation.command()
+def serve(
+    config: Config,
+    overrides: SetOption = None,
+    out: Out = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Serve a federation: train with the nodes that join, and certify."""
+    if not quiet:
+        passing("starting")
+    from crfl_core.cli.output import progress, redirect_plugin_output
+    from crfl_flower.launch import serve as started
+
+    def say(text: str) -> None:
+        if not quiet:
+            passing("")
+            echo(text, err=True)
+
+    try:
+        with redirect_plugin_output():
+            result = started(config, out, overrides or (), progress(quiet), say)
+    except KeyboardInterrupt:
+        say("the same command resumes this run")
+        raise
+    passing("")
+    if json:
+        echo(result.metrics.model_dump_json(indent=2))
+    elif quiet:
+        echo(str(result.path))
+    else:
+        echo(f"accuracy {result.metrics.accuracy:.3f}; what is certified: crfl show {result.path}")
+
+
+@federation.command()
+def join(file: File = Path("node.toml"), quiet: QuietOption = False) -> None:
+    """Join as a node; data stay here. Runs until stopped."""
+    from crfl_core.cli.output import redirect_plugin_output
+    from crfl_flower.launch import join as started
+
+    def say(text: str) -> None:
+        if not quiet:
+            echo(text, err=True)
+
+    with redirect_plugin_output():
+        started(file, say)

@@ -101,7 +101,7 @@ class BoundEncoder(BoundMap):
 
 
 class Encoder(ImageMap):
-    """What frozen encoders of images have in common. Inputs should be scaled to the unit interval."""
+    """Base of frozen encoders of images. Inputs should be scaled to the unit interval."""
 
     slow = True
     batch_independent = True

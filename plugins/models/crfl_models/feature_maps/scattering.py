@@ -14,7 +14,7 @@ from crfl_core.extend import BoundMap, ImageMap
 CELL_PIXELS = 4
 """Pixels between two averages: 2 to the number of scales."""
 IMAGES_PER_BATCH = 32
-"""What fits into the processor's cache together with everything that is computed of it."""
+"""Images that fit into the processor's cache together with everything that is computed of them."""
 
 
 class BoundScattering(BoundMap):
@@ -126,7 +126,7 @@ def average(maps: Tensor, averages: list[Tensor]) -> Tensor:
 
 
 PERIODS = range(-3, 4)
-"""How many times around the torus the tails of a filter are followed: they are below 1e-16 after that."""
+"""Turns around the torus for which the tails of a filter are followed: they are below 1e-16 after that."""
 
 
 def morlet(side: int, sigma: float, frequency: float, angle: float, slant: float) -> Tensor:

@@ -67,7 +67,7 @@ class Whiten(FittedMap):
     seed: int = Field(0, ge=0, description="seed of the strokes, which are public")
 
     def public_inputs(self, facts: DataFacts) -> Tensor | None:
-        """Strokes in the shape and the domain of the data."""
+        """Draw strokes in the shape and the domain of the data."""
         if self.on == "curator":
             return None
         if facts.image_shape is None:

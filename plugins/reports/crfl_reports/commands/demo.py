@@ -1,9 +1,11 @@
-"""`crfl demo`: an attack, a defence and a certificate, in a minute."""
+"""`crfl demo`: a federation without a defence, with one, and with a proof, in a minute."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +16,33 @@ from crfl_core.cli.arguments import JsonOption, QuietOption
 
 if TYPE_CHECKING:
     from crfl_core import RunResult
+    from crfl_core.reporting.metrics import Curve
 
+CONFIG = Path(__file__).with_name("demo.toml")
+CHART_LINES = 5
+BAR_WIDTH = 6
+Colour = Callable[[str], str]
+EIGHTHS = " ▁▂▃▄▅▆▇█"
 EXPLORE = 10.0
 """Seconds for the explorer of the report."""
 
 Out = Annotated[Path, typer.Option("--out", help="Folder for the three runs of the demo.")]
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """One federation of the story: its name, and its difference from the undefended one."""
+
+    name: str
+    what: str
+    overrides: tuple[str, ...] = ()
+
+
+DEMO_RUNS = (
+    DemoRun("undefended", "averaging"),
+    DemoRun("defended", "RFA", ('aggregation=["rfa"]',)),
+    DemoRun("certified", "vote of groups", ("groups={count=10}", 'certificates=["group-vote"]')),
+)
 
 
 def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOption = False) -> None:
@@ -31,18 +55,17 @@ def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOpt
     import crfl_reports.pages
     from crfl_core import run
     from crfl_core.cli.output import program_name, progress, redirect_plugin_output, use_colours
-    from crfl_reports.commands.demo_story import CONFIG, ROWS, story_lines
     from crfl_reports.commands.pages import write_with_progress
 
     results: list[RunResult] = []
-    for number, row in enumerate(ROWS, 1):
-        trackers = progress(quiet, f"{number}/{len(ROWS)} {row.name}")
+    for number, row in enumerate(DEMO_RUNS, 1):
+        trackers = progress(quiet, f"{number}/{len(DEMO_RUNS)} {row.name}")
         results.append(run(CONFIG, overrides=row.overrides, out=out / row.name, force=True, trackers=trackers))
     passing("")
     if json:
         from pydantic_core import to_json
 
-        echo(to_json({row.name: result.metrics for row, result in zip(ROWS, results, strict=True)}, indent=2))
+        echo(to_json({row.name: result.metrics for row, result in zip(DEMO_RUNS, results, strict=True)}, indent=2))
         return
     if quiet:
         crfl_reports.pages.write_report(out / "certified", explore=EXPLORE)
@@ -70,3 +93,84 @@ def ending(report: Path, program: str = "crfl") -> Iterator[str]:
     yield f"Report: {report}"
     for number, (command, what) in enumerate(following.items()):
         yield f"{'' if number else 'Next:':<6}{command:<{width}}  {what}"
+
+
+def story_lines(results: Sequence[RunResult], *, plain: bool, colours: bool = False) -> Iterator[str]:
+    """Yield the story, line by line; with colours, successful attacks are red and proofs green."""
+    red = partial(style, colour="red") if colours else str
+    green = partial(style, colour="green") if colours else str
+    yield "Ten clients learn to read digits. One of them plants a backdoor: an image with a"
+    yield "small mark is to be taken for a 0."
+    yield ""
+    yield from table(results, red, green)
+    yield ""
+    curve = clean_curve(results[-1])
+    assert curve is not None
+    yield "Proved: read right, whatever this many of the ten clients do, in every round:"
+    yield from map(green, chart(curve.certified_accuracy, [f"{radius:g}" for radius in curve.radii], plain=plain))
+    yield ""
+    yield "The defence stopped one attack; the proof covers any by that many clients."
+
+
+def style(text: str, colour: str) -> str:
+    """Return a text in a colour of the terminal."""
+    return typer.style(text, fg=colour)
+
+
+def table(results: Sequence[RunResult], red: Colour, green: Colour) -> Iterator[str]:
+    """Yield a row for each federation: accuracy, backdoor success, and what is proved against 1, 2, 3 clients."""
+    yield f"{'':28}{'accuracy':>8}{'backdoor':>10}   proved against 1, 2, 3 clients"
+    for row, result in zip(DEMO_RUNS, results, strict=True):
+        metrics = result.metrics
+        assert metrics.backdoor is not None
+        success = f"{percent(metrics.backdoor.success_rate):>10}"
+        backdoor = red(success) if metrics.backdoor.success_rate > 0.5 else success
+        curve = clean_curve(result)
+        proved = proof_text(curve) if curve is None else green(proof_text(curve))
+        yield f"  {row.name:<11}{row.what:<15}{percent(metrics.accuracy):>8}{backdoor}   {proved}"
+
+
+def proof_text(curve: Curve | None) -> str:
+    """Write what is proved against 1, 2 and 3 clients, in a row."""
+    if curve is None:
+        return "nothing"
+    known = dict(zip(curve.radii, curve.certified_accuracy, strict=True))
+    return "  ".join(percent(known[number]) for number in (1, 2, 3))
+
+
+def clean_curve(result: RunResult) -> Curve | None:
+    """Return the certified curve of the clean test images; None if there is none."""
+    return next((curve for curve in result.metrics.curves if curve.test_set == "clean"), None)
+
+
+def percent(share: float) -> str:
+    """Write a share in percent.
+
+    >>> percent(0.9359)
+    '93.6 %'
+    """
+    return f"{share:.1%}".replace("%", " %")
+
+
+def chart(shares: Sequence[float], labels: Sequence[str], *, plain: bool = False) -> Iterator[str]:
+    """Draw shares between 0 and 1 as bars, with their labels below; `plain` uses ASCII alone.
+
+    >>> print("\\n".join(chart([1.0, 0.5], ["0", "1"], plain=True)))
+    100 %  ####
+           ####
+           ####    ####
+           ####    ####
+      0 %  ####    ####
+            0       1
+    """
+    for level in reversed(range(CHART_LINES)):
+        axis = {CHART_LINES - 1: "100 %", 0: "  0 %"}.get(level, "     ")
+        bars = (block(share * CHART_LINES - level, plain=plain) * (BAR_WIDTH - 2) for share in shares)
+        yield f"{axis}  {'    '.join(bars)}".rstrip()
+    yield " " * 7 + "    ".join(f"{label:^{BAR_WIDTH - 2}}" for label in labels).rstrip()
+
+
+def block(height: float, *, plain: bool) -> str:
+    """Return one character of a bar: how much of its line is filled."""
+    filled = min(1.0, max(0.0, height))
+    return ("#" if filled >= 0.5 else " ") if plain else EIGHTHS[round(filled * 8)]

@@ -9,7 +9,7 @@ from crfl_reports.pages.report import NAME, is_current, write_report
 
 REPORT = NAME
 SECONDS = 60.0
-"""How long answers for the explorer are computed."""
+"""Time in which answers for the explorer are computed."""
 __all__ = ["REPORT", "SECONDS", "is_current", "write_with_progress"]
 
 

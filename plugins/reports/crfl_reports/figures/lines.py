@@ -39,7 +39,7 @@ LEGEND_NAME = 44
 THIN: dict[str, Any] = {"linestyle": (0, (3, 2)), "linewidth": 0.8}
 """Lines that belong to others."""
 BEYOND = 1.12
-"""Where infinity is drawn, as a multiple of the largest finite number."""
+"""Place of infinity, as a multiple of the largest finite number."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def panels_figure(
     """Draw panels in rows, with one legend to their right: equal names are equal lines.
 
     `marked` is what the legend calls the places that panels mark, `thin` what it calls lines that belong to others.
-    With `each`, every panel has a legend of its own, and colours begin anew.
+    With `each`, every panel has a legend of its own, and colours start again.
     """
     groups = [[panel] for panel in panels] if each else [panels]
     columns = min(columns, len(panels))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COLOURS = "Blues"  # light to dark in print and for every eye
 LIGHTEST = 0.15
-"""Where the colours begin, so that a single sample differs from none, which is white."""
+"""Lightest colour, so that a single sample differs from none, which is white."""
 EACH_CLIENT = 60
 """Up to this many clients have a column and a name each; more are sorted and summarised."""
 COLUMNS = 500

@@ -91,4 +91,4 @@ RADIUS = {
     "client": "number of malicious clients",
     "backdoor": "trigger on the test input, L2 norm in scaled inputs",
 }
-"""What a radius is, by the level of a certificate."""
+"""Axis label of a radius, by the level of a certificate."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from crfl_core.errors import ConfigError, suggest_names
 from crfl_reports.figures import Grid, Panels
-from crfl_reports.gallery.backdoor import backdoor
-from crfl_reports.gallery.curves import build_collective, build_curves
+from crfl_reports.gallery.curves import backdoor, build_collective, build_curves
 from crfl_reports.gallery.inputs import flips, samples
 from crfl_reports.gallery.matrix import matrix
 from crfl_reports.gallery.run_groups import only

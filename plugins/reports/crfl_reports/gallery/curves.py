@@ -1,4 +1,4 @@
-"""Certified accuracy and certified rate as lines over the radius."""
+"""Certified accuracy and rate: as lines over the radius, and as colours over clients and trigger norms."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from crfl_core.errors import ConfigError
 from crfl_core.reporting.metrics import Curve, compute_curves
-from crfl_reports.figures import RADIUS, Line, Panel, Panels
-from crfl_reports.gallery.run_groups import Group, band_line, bands, groups
+from crfl_reports.figures import RADIUS, Grid, Heat, Line, Panel, Panels
+from crfl_reports.gallery.run_groups import Group, band_line, bands, groups, only
 
 if TYPE_CHECKING:
     from crfl_core.runs.results import RunResult
@@ -119,3 +121,21 @@ def key(curve: Curve) -> Named:
 def reach(radii: tuple[float, ...]) -> tuple[float, int]:
     """Return the largest finite radius of a grid, and its length."""
     return max((radius for radius in radii if math.isfinite(radius)), default=0.0), len(radii)
+
+
+def backdoor(runs: Sequence[RunResult]) -> Grid:
+    """Return the certified accuracy of the backdoor level, by the norm of the trigger and the number of clients."""
+    run = only(runs, "backdoor")
+    curves = [curve for curve in run.metrics.curves if curve.by_clients and curve.test_set == "clean"]
+    if not curves:
+        raise ConfigError(f"{run.path}: no backdoor level was certified: add 'backdoor' to certificates, with groups")
+    curve = curves[0]
+    values = 100.0 * np.array(curve.by_clients)
+    return Grid(
+        [Heat(values, "certified accuracy (%)", limits=(0, 100))],
+        [str(clients) for clients in range(len(values))],
+        [f"{norm:g}" for norm in curve.radii],
+        y_label="malicious clients in every round",
+        x_label="norm of the trigger on the test input",
+        title=f"{curve.certificate}, {curve.samples} clean test samples",
+    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from crfl_core.errors import ConfigError
 from crfl_core.records.inputs import Batches
 from crfl_core.training.attackers import find_moved_inputs, poison_batches
-from crfl_core.training.evaluation import predict_classes
+from crfl_core.training.evaluation import predict_with_loss
 from crfl_core.training.federation import Federation, build
 from crfl_reports.figures import Grid, Heat, Row, features_figure, pictures_figure
 from crfl_reports.gallery.run_groups import only
@@ -77,7 +77,7 @@ def add_backdoor(run: RunResult, figure: str) -> Backdoored:
 
     def predicted(features: Tensor) -> Classes:
         parameters = run.parameters.to(federation.device)
-        classes = predict_classes(federation, parameters, (features, chosen.labels), run.ledger.failed_groups)[0]
+        classes = predict_with_loss(federation, parameters, (features, chosen.labels), run.ledger.failed_groups)[0]
         return np.asarray(classes.cpu().numpy(), np.int64)
 
     return Backdoored(
@@ -127,7 +127,7 @@ def target_of(found: Backdoored) -> str:
 def table_figure(found: Backdoored, row: int) -> Figure:
     """Draw one row of a table with and without the trigger."""
     if found.clean is None:
-        raise ConfigError(f"attack {found.attack.configured_as!r} has no trigger, and its inputs are no pictures")
+        raise ConfigError(f"attack {found.attack.configured_as!r} has no trigger, and its inputs are not images")
     names = found.federation.data.feature_names or tuple(f"feature {n}" for n in range(found.x.shape[1]))
     title = f"{found.attack.configured_as}: a test input of class {found.named(int(found.labels[row]))}"
     return features_figure(array(found.clean[row]), array(found.x[row]), names, title=title)

@@ -28,7 +28,7 @@ Settings = dict[str, Any]
 MOST_COLUMNS = 5
 """Settings that have columns of their own; more are written into one."""
 MOST_TOLD = 8
-"""How many settings of a run the table names."""
+"""Settings of a run that the table names."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ASSETS = Path(__file__).with_name("assets")
 STYLES = ("vendored/uPlot.min.css", "page.css")
 LIBRARY = ("vendored/LICENSE", "vendored/uPlot.iife.min.js")
-"""What draws the plots; its licence has to go with it."""
+"""Library that draws the plots; its licence has to go with it."""
 
 SCRIPTS = (
     "elements.js",
@@ -104,7 +104,7 @@ def asset(name: str) -> str:
 
 NAME = "report.html"
 MOST_REPORTS = 100
-"""How many missing reports of runs the report of a folder writes."""
+"""Missing reports of runs that the report of a folder writes."""
 Progress = Callable[[int, int], object]
 """Told how many of how many questions of the explorer are answered."""
 

@@ -12,7 +12,6 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,20 +26,10 @@ if TYPE_CHECKING:
     from crfl_core.runs.run_directory import RunDirectory
 
 MOST_ROWS = 4_000
-"""So many samples of a test set are listed; the tables of the run have all of them."""
+"""Listed samples of a test set; the tables of the run have all of them."""
 
 DIGITS = 4
 """Significant digits of a radius, rounded down: a page must not claim more than was certified."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of a certificate's table."""
-
-    label: int
-    prediction: int
-    radius: float
-
 
 Key = tuple[str, str, str]
 """Test set, certificate and level."""
@@ -115,7 +104,7 @@ def pictures_of(run: RunResult) -> tuple[dict[str, dict[str, Any]], str]:
     """Return the pictures of every test set, or the reason why there are none."""
     facts = run.ledger.facts
     if facts.image_shape is None:
-        return {}, "the inputs are no images"
+        return {}, "the inputs are not images"
     from crfl_core.runs.run_data import read_test_inputs
 
     try:
@@ -142,7 +131,7 @@ def round_down(value: float) -> float:
 Pixels = NDArray[np.uint8]
 
 MOST = 500
-"""So many inputs of a test set are shown."""
+"""Inputs of a test set that are shown."""
 
 ACROSS = 25
 """Pictures in a row of the sheet."""

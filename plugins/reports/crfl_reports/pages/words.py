@@ -20,7 +20,7 @@ STATUSES = {
     "declared": "taken on trust",
     "held": "holds",
 }
-"""How the outcome of a check is called, the worst first; each is a term of the glossary."""
+"""Words for the outcome of a check, the worst first; each is a term of the glossary."""
 
 READINGS = {
     "backward": "this run",

@@ -9,7 +9,7 @@ from pydantic import Field
 class MyPlugin(Tracker):
     """Writes the norm of the global model before the clip, round by round, to a CSV file.
 
-    After a resume the file goes on; rounds that were lost to a kill appear twice.
+    After a resume the file continues; rounds that were lost to a kill appear twice.
     """
 
     file: str = Field("norms.csv", min_length=1, description="file inside the run directory")

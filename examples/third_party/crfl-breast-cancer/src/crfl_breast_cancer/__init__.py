@@ -19,7 +19,7 @@ class BreastCancer(SplitDataset):
     logarithms: bool = Field(True, description="log(1 + x) of every measurement: a few tumours are far larger")
 
     def read(self) -> Data:
-        """All tumours, shuffled and split. Malignant is class 1."""
+        """Return all tumours, shuffled and split. Malignant is class 1."""
         from sklearn.datasets import load_breast_cancer
 
         found = load_breast_cancer()

@@ -18,12 +18,12 @@ class Cge(Aggregator):
     f: int = Field(1, ge=0, description="updates that are left out; withstands as many attackers; clients > 2 f")
 
     def check(self, clients: Clients) -> None:
-        """The honest must be more than the eliminated, or attackers could have the mean to themselves."""
+        """Refuse rounds in which half of the updates are eliminated, or more: attackers could own the mean."""
         if len(clients) <= 2 * self.f:
             raise OptionError("f", f"2 f must be below the number of clients, found f = {self.f} for {len(clients)}")
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The mean of the shorter updates. Rounds may have fewer updates than planned: at least one is kept."""
+        """Return the mean of the shorter updates. Rounds may have fewer updates than planned: at least one is kept."""
         lengths = torch.linalg.vector_norm(updates.values.double(), dim=1).cpu().numpy()
         order = np.lexsort((updates.round.clients.ids, lengths))
         kept = order[: max(1, len(order) - self.f)]
@@ -32,7 +32,7 @@ class Cge(Aggregator):
         return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64] | None:  # noqa: ARG002
-        """`2 m U / (n - f)` for m <= f arbitrary clients, if no honest update is longer than U; infinite beyond.
+        """Return `2 m U / (n - f)` for m <= f arbitrary clients, if no honest update is longer than U; infinite beyond.
 
         Both means are over vectors no longer than U: if one of at most f attackers is kept, some honest client was
         eliminated for being longer. Of the others both worlds keep the shortest, so of the n - f clients in the clean

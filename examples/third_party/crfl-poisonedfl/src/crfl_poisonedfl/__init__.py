@@ -28,11 +28,11 @@ class PoisonedFL(Attack):
     significance: float = Field(0.01, gt=0, lt=1, description="probability with which chance passes for success")
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:  # noqa: ARG002 - their data stay as they are
-        """Nothing has been seen yet."""
+        """Return the state before any round was seen."""
         return {"factor": torch.tensor(self.factor, dtype=torch.float64), "age": torch.tensor(0)}
 
     def learn(self, seen: AttackerObservation, state: State) -> State:
-        """What the model's last change says about others, and about c when a window is over."""
+        """Learn about the others from the model's last change, and about c when a window is over."""
         change = (seen.following - seen.round.start).double()
         length = torch.linalg.vector_norm(change)
         pushed = seen.submitted.double().mean(0) if seen.attacked and len(seen.submitted) else torch.zeros_like(change)
@@ -41,7 +41,7 @@ class PoisonedFL(Attack):
         return self._tested(found, seen) if seen.attacked else found
 
     def _tested(self, state: dict[str, Tensor], seen: AttackerObservation) -> State:
-        """The state with the age of the window, and another factor if it is over and the model did not move along s."""
+        """Return the state with the window's age; at its end, a smaller factor if the model did not move along s."""
         first = state.get("window_start", seen.round.start)
         age = int(state["age"]) + 1
         if age < self.window:
@@ -59,7 +59,7 @@ class PoisonedFL(Attack):
         }
 
     def craft(self, known: AttackerView, state: State) -> Tensor:
-        """The same push from all of them, times their scale."""
+        """Return the same push from all of them, times their scale."""
         if "magnitude" not in state:
             return known.own_updates
         push = (
@@ -71,12 +71,12 @@ class PoisonedFL(Attack):
 
 
 def signs_of(current: Round) -> Tensor:
-    """s: drawn from a stream that knows no rounds, so there is no need to remember it."""
+    """Return s, drawn from a stream without rounds, so there is no need to remember it."""
     generator = current.streams.generator("attack/poisonedfl")
     return torch.from_numpy(generator.choice([-1.0, 1.0], current.layout.size))
 
 
 def normalised(vector: Tensor) -> Tensor:
-    """The vector at length 1; zero stays zero."""
+    """Return the vector at length 1; zero stays zero."""
     length = torch.linalg.vector_norm(vector)
     return vector / length if bool(length > 0) else vector

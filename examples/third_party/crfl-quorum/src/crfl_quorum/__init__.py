@@ -46,11 +46,11 @@ class Quorum(Certificate):
     )
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
-        """The vote of every group."""
+        """Request the vote of every group."""
         return VoteRequest("groups")
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:  # noqa: ARG002 - attackers may do anything
-        """A client reaches one vote: nothing but its own group's model depends on what it submits."""
+        """Check that a client reaches one vote: only its own group's model depends on what it submits."""
         groups, facts = ledger.facts.groups, ledger.facts
         judged = facts.rejects or any(not record.accepted and record.failed is None for record in ledger.rounds)
         replaced = any(record.weights_from != "chain" for record in ledger.rounds)
@@ -80,7 +80,7 @@ class Quorum(Certificate):
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
-        """How many clients leave the answer as it is or, if it may fall silent, bring about no other."""
+        """Return how many clients leave the answer as it is or, if it may fall silent, bring about no other."""
         cast, groups, classes = votes.expect(GroupVotes), ledger.facts.groups, ledger.facts.classes
         assert groups is not None
         weights = np.array(groups.votes)
@@ -109,7 +109,7 @@ class Quorum(Certificate):
 
 
 def others_unheard(ballots: Whole, prices: Whole, counts: Whole, first: Whole, needed: int) -> Array:
-    """How many groups can turn to one other class before it has as many votes as `needed`, (m,); the worst class."""
+    """Return how many groups can turn to the worst other class before it has `needed` votes, (m,)."""
     stood = np.full(len(ballots), np.inf)
     for other in range(counts.shape[1]):
         found = affordable(np.where(ballots == other, 0, prices), needed - 1 - counts[:, other])
@@ -118,6 +118,6 @@ def others_unheard(ballots: Whole, prices: Whole, counts: Whole, first: Whole, n
 
 
 def affordable(prices: Whole, budget: Whole) -> Array:
-    """How many of the highest prices of each row, (m, G), the budget pays for, (m,)."""
+    """Return how many of the highest prices of each row, (m, G), the budget pays for, (m,)."""
     sums = np.cumsum(-np.sort(-prices, axis=1), axis=1)
     return (sums <= budget[:, None]).sum(axis=1).astype(np.float64)

@@ -52,7 +52,7 @@ class Zeno(Aggregator):
         return {}
 
     def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
-        """The mean of the best. Rounds may have fewer updates than planned: at least one is kept."""
+        """Return the mean of the best. Rounds may have fewer updates than planned: at least one is kept."""
         scores = self.scores(updates)
         order = np.lexsort((updates.round.clients.ids, -scores))
         kept = order[: max(1, len(order) - self.b)]
@@ -67,7 +67,7 @@ class Zeno(Aggregator):
         )
 
     def scores(self, updates: ClientUpdates) -> NDArray[np.float64]:
-        """The stochastic descendant score of every update, (n,); minus infinity for one that leaves no finite loss."""
+        """Return the stochastic descendant score of every update, (n,); minus infinity where no loss is finite."""
         server, start = self._server(updates.round), updates.round.start.double()
         before, found = server.loss(start), []
         for rows in updates.values.split(AT_ONCE):
@@ -78,7 +78,7 @@ class Zeno(Aggregator):
         return np.nan_to_num(scores, nan=-np.inf, posinf=-np.inf, neginf=-np.inf)
 
     def _server(self, current: Round) -> ServerView:
-        """The server with the root samples of this round."""
+        """Return the server with the root samples of this round."""
         server = current.server
         if self.samples is None or server.root is None:
             return server
