@@ -81,7 +81,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) --editable '.[flower,hf,mlflow,pandas,ray,tables,tensorboard,yaml]' --group dev
+	$(PIP) --editable '.[encoders,flower,hf,mlflow,pandas,ray,tables,tensorboard,yaml]' --group dev
 	touch $@
 
 clean:

@@ -13,9 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from unittest.mock import MagicMock
+
+import torch
+from torch import nn
 
 INTERPRETER = Path(os.environ.get("CRFL_PEERS", "/tmp/crfl-peers"), "bin", "python")
 CLIENTS = 20
@@ -32,17 +36,46 @@ ABSENT = ("torchvision", "torchvision.datasets", "torchvision.transforms", "matp
 
 def peer_times() -> dict[str, float]:
     """Measure CPU seconds of a round of every framework that is installed, by name."""
+    return measure_elsewhere("softmax")
+
+
+def network_peer_times() -> dict[str, float]:
+    """Measure CPU seconds of a round of pfl-research with each network, if it is installed."""
+    return measure_elsewhere("networks")
+
+
+def measure_elsewhere(what: str) -> dict[str, float]:
+    """Run this file with the peers' interpreter, and return what it prints, by name."""
     if not INTERPRETER.exists():
         return {}
-    done = subprocess.run([INTERPRETER, __file__], check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([INTERPRETER, __file__, what], check=True, stdout=subprocess.PIPE, text=True)
     pairs = (line.rsplit(" ", 1) for line in done.stdout.splitlines() if line.startswith("peer "))
     return {name.removeprefix("peer "): float(seconds) for name, seconds in pairs}
 
 
-def pfl_rounds() -> Iterator[float]:
-    """Yield the times between rounds of federated averaging in pfl."""
+def new_softmax() -> nn.Module:
+    """Return a softmax regression."""
+    return nn.Linear(FEATURES, CLASSES, bias=False)
+
+
+def new_mlp() -> nn.Module:
+    """Return the layers of our model `mlp`."""
+    return nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, CLASSES))
+
+
+def new_cnn() -> nn.Module:
+    """Return the layers of our model `cnn`."""
+    layers: list[nn.Module] = [nn.Unflatten(1, (1, 28, 28))]
+    for inputs, outputs in ((1, 8), (8, 16)):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(7 * 7 * 16, CLASSES))
+
+
+def pfl_rounds(
+    new_module: Callable[[], nn.Module] = new_softmax, batch: int = BATCH, steps: int = STEPS
+) -> Iterator[float]:
+    """Yield the times between rounds of federated averaging in pfl; a client has as many samples as it uses."""
     import numpy as np
-    import torch
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -54,13 +87,13 @@ def pfl_rounds() -> Iterator[float]:
     from pfl.internal.ops.pytorch_ops import to_tensor
     from pfl.model.pytorch import PyTorchModel
 
-    class Softmax(torch.nn.Module):
+    class WithLoss(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.linear = torch.nn.Linear(FEATURES, CLASSES, bias=False)
+            self.inner = new_module()
 
         def loss(self, x: torch.Tensor, y: torch.Tensor, is_eval: bool = False) -> torch.Tensor:  # noqa: ARG002
-            return torch.nn.functional.cross_entropy(self.linear(x), y)
+            return torch.nn.functional.cross_entropy(self.inner(x), y)
 
         def metrics(self, x: torch.Tensor, y: torch.Tensor, is_eval: bool = False) -> dict[str, object]:  # noqa: ARG002
             return {}
@@ -78,21 +111,21 @@ def pfl_rounds() -> Iterator[float]:
     users = [
         Dataset(
             (
-                to_tensor(generator.random((PER_CLIENT, FEATURES), dtype=np.float32)),
-                torch.from_numpy(generator.integers(CLASSES, size=PER_CLIENT)),
+                to_tensor(generator.random((batch * steps, FEATURES), dtype=np.float32)),
+                torch.from_numpy(generator.integers(CLASSES, size=batch * steps)),
             )
         )
         for _ in range(CLIENTS)
     ]
     data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(range(CLIENTS))))
-    module = Softmax()
+    module = WithLoss()
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0))
     FederatedAveraging().run(
         NNAlgorithmParams(ROUNDS + 1, evaluation_frequency=1000, train_cohort_size=CLIENTS, val_cohort_size=0),
         SimulatedBackend(training_data=data, val_data=data),
         model,
-        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=RATE, local_batch_size=BATCH),
-        NNEvalHyperParams(local_batch_size=BATCH),
+        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=RATE, local_batch_size=batch),
+        NNEvalHyperParams(local_batch_size=batch),
         [Clock()],
         send_metrics_to_platform=False,
     )
@@ -101,8 +134,6 @@ def pfl_rounds() -> Iterator[float]:
 
 def byzfl_rounds() -> Iterator[float]:
     """Yield the times between rounds of federated averaging in ByzFL."""
-    import torch
-
     for name in ABSENT:
         sys.modules[name] = MagicMock()
     from byzfl import Client, Server
@@ -141,13 +172,16 @@ PEERS: dict[str, tuple[str, Callable[[], Iterator[float]]]] = {
     "pfl-research": ("pfl", pfl_rounds),
     "ByzFL": ("byzfl", byzfl_rounds),
 }
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {"mlp": (new_mlp, 100, 30), "cnn": (new_cnn, 50, 10)}
+"""Each network with its batch size and number of local steps."""
 
 
 def main() -> None:
-    import torch
-
     torch.set_num_threads(1)
-    for name, (package, rounds) in PEERS.items():
+    measured: dict[str, tuple[str, Callable[[], Iterator[float]]]] = PEERS
+    if sys.argv[1:] == ["networks"]:
+        measured = {name: ("pfl", partial(pfl_rounds, *network)) for name, network in NETWORKS.items()}
+    for name, (package, rounds) in measured.items():
         if importlib.util.find_spec(package) is not None:
             moments = list(rounds())
             print("peer", name, min(later - earlier for earlier, later in pairwise(moments)))

@@ -14,6 +14,7 @@ class RandomImages(Dataset):
     samples: int = Field(60000, ge=1, description="training samples")
     tests: int = Field(5000, ge=1, description="test samples")
     features: int = Field(784, ge=1, description="features")
+    shape: tuple[int, ...] | None = Field(None, description="shape of an image; unset: features have none")
 
     def read(self) -> Data:
         """Generate the same numbers every time."""
@@ -29,4 +30,5 @@ class RandomImages(Dataset):
             test_y=generator.integers(10, size=self.tests),
             domain=Domain(0.0, 255.0),
             class_names=tuple(map(str, range(10))),
+            image_shape=self.shape,
         )

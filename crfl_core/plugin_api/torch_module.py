@@ -20,6 +20,9 @@ from crfl_core.records.round import Layout
 
 DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+"""Layers of which `vmap` makes one grouped convolution; on a processor that takes up to three times as long."""
+
 COPIES = 2
 """Modules in memory before training: two are built and compared."""
 INITIALISING = threading.RLock()
@@ -32,8 +35,9 @@ class ModuleModel(BoundModel):
     Buffers that training changes (batch normalisation) would be aggregated as if they were weights, and stochastic
     layers break the comparison of two training runs: both are refused. Constant buffers that are not persistent, such
     as masks, and dropout with probability 0 are fine. Modules that `torch.func.vmap` cannot batch, such as `nn.LSTM`,
-    are called once per model and client, which is slower: a warning says so. Several threads may use a model: each has
-    its own module, so `build` has to make a new module in every call.
+    are called once per model and client, which is slower: a warning says so. So are modules with convolutions on a
+    processor, where that is faster. Several threads may use a model: each has its own module, so `build` has to make a
+    new module in every call.
     """
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
@@ -165,8 +169,8 @@ class Batching:
 class ModuleCalls:
     """Functions of one module for many models and clients. Only one call at a time: it puts parameters into the module.
 
-    The first call decides whether `vmap` can batch the module; if not, every model of every client has a call of its
-    own.
+    The first call decides whether `vmap` can batch the module; if not, or if that is slower, every model of every
+    client has a call of its own.
     """
 
     def __init__(self, new_module: Callable[[], nn.Module], layout: Layout, batching: Batching) -> None:
@@ -176,6 +180,7 @@ class ModuleCalls:
         self._layout = layout
         self._buffers = [(buffer, buffer._version) for buffer in module.buffers()]
         self._batching = batching
+        self._has_convolutions = any(isinstance(layer, CONVOLUTIONS) for layer in module.modules())
         self._batched_gradient = vmap(
             vmap(grad(self._loss), in_dims=(0, 0, 0, 0)),
             in_dims=(0, None, None, None),
@@ -187,7 +192,7 @@ class ModuleCalls:
 
     def logits(self, parameters: Tensor, x: Tensor) -> Tensor:
         """Return logits: (R, P) and (b, features) -> (R, b, C)."""
-        if not len(parameters) or self.is_batched(parameters[0], x[:1]):
+        if not len(parameters) or self._is_faster_batched(parameters[0], x[:1]):
             found: Tensor = self._batched_logits(parameters, x)
         else:
             found = torch.stack([self._call(model, x) for model in parameters])
@@ -196,7 +201,7 @@ class ModuleCalls:
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Return gradients: (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P)."""
-        if not parameters.numel() or self.is_batched(parameters[0, 0], x[0, :1]):
+        if not parameters.numel() or self._is_faster_batched(parameters[0, 0], x[0, :1]):
             found: Tensor = self._batched_gradient(parameters, x, y, weights)
         else:
             clients = list(zip(x, y, weights, strict=True))
@@ -223,6 +228,10 @@ class ModuleCalls:
             )
         self._check_constants()
         return found
+
+    def _is_faster_batched(self, flat: Tensor, x: Tensor) -> bool:
+        """Return whether models and clients are computed together; samples of one client always are if possible."""
+        return not (self._has_convolutions and x.device.type == "cpu") and self.is_batched(flat, x)
 
     def is_batched(self, flat: Tensor, x: Tensor) -> bool:
         """Return whether `vmap` can batch the module, found out once, with one model and one sample, each twice."""

@@ -71,7 +71,8 @@ def search(config: Path, clients: int, options: Sequence[str], fixed: Sequence[s
         overrides = (*UNSEEN, f"evaluation.radii=[{clients}]", *fixed, *settings)
         result = run(config, overrides=overrides, out=folder / "run", force=True)
         curve = validation(result.metrics.curves)
-        yield Found(curve.certified_accuracy[0], curve.accuracy, time.process_time() - started, settings)
+        certified = dict(zip(curve.radii, curve.certified_accuracy, strict=True))
+        yield Found(certified[clients], curve.accuracy, time.process_time() - started, settings)
 
 
 def validation(curves: Sequence[Curve]) -> Curve:

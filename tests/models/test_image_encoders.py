@@ -76,11 +76,14 @@ def test_outputs_are_those_of_the_network_in_evaluation_mode_averaged_over_posit
     torch.testing.assert_close(found, expected.detach())
 
 
-def test_mirror_images_may_be_averaged_and_images_resized(network: SmallNetwork, weights: Path) -> None:
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_mirror_images_may_be_averaged_and_images_resized(
+    interpolation: str, network: SmallNetwork, weights: Path
+) -> None:
     x = images(3)
-    resized = torch.nn.functional.interpolate(x.view(-1, *SHAPE), (12, 12), mode="bilinear", align_corners=False)
+    resized = torch.nn.functional.interpolate(x.view(-1, *SHAPE), (12, 12), mode=interpolation, align_corners=False)
     expected = (network(resized) + network(resized.flip(3))).mean((2, 3)) / 2
-    found = maps_of(weights, resolution=12, flips=True, radius=None)(x)
+    found = maps_of(weights, resolution=12, interpolation=interpolation, flips=True, radius=None)(x)
     torch.testing.assert_close(found, expected.detach())
 
 

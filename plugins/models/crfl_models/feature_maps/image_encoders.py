@@ -24,6 +24,7 @@ IMAGES_PER_BATCH = 8
 ROUNDED_UP = 1.0 + 1e-5
 """Norms in single precision may exceed a bound by less than this."""
 
+Interpolation = Literal["bilinear", "bicubic"]
 Channels = Annotated[tuple[float, ...], Field(min_length=1, max_length=3)]
 
 
@@ -82,7 +83,7 @@ class BoundEncoder(BoundMap):
             images = images.expand(-1, 3, -1, -1)
         size = self._options.resolution
         if size is not None and images.shape[2:] != (size, size):
-            images = interpolate(images, (size, size), mode="bilinear", align_corners=False, antialias=False)
+            images = interpolate(images, (size, size), mode=self._options.interpolation, align_corners=False)
         return (images - self._mean.to(images)) / self._std.to(images)
 
     def _encode_images(self, images: Tensor) -> Tensor:
@@ -109,6 +110,7 @@ class Encoder(ImageMap):
     resolution: int | None = Field(
         None, ge=8, description="images are resized to this many pixels a side; unset: as they are"
     )
+    interpolation: Interpolation = Field("bilinear", description="how images are resized")
     mean: Channels = Field((0.0,), description="subtracted from every channel, or one for each")
     std: Channels = Field((1.0,), description="what channels are then divided by")
     flips: bool = Field(
@@ -194,6 +196,7 @@ class EfficientNetLite(Encoder):
 
     variant: Literal["lite0", "lite2"] = Field("lite0", description="which network; `lite2` is larger and better")
     resolution: int = Field(128, ge=32, description="images are resized to this many pixels a side")
+    interpolation: Interpolation = Field("bicubic", description="how images are resized; training used bicubic")
     mean: Channels = Field((127 / 255,), description="subtracted from every channel, or one for each")
     std: Channels = Field((128 / 255,), description="what channels are then divided by")
 
