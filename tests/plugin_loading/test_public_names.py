@@ -108,6 +108,7 @@ EXTEND = [
     "FixedStage",
     "GroupDistances",
     "GroupFacts",
+    "GroupRankings",
     "GroupVotes",
     "Guarantee",
     "ImageMap",
