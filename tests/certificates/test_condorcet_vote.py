@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from subprocess import CompletedProcess
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from crfl_attacks.model_replacement import ModelReplacement
+from crfl_certificates.group_vote import GroupVote
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,8 +31,10 @@ from crfl_core.extend import (
 )
 from crfl_core.runs.attack import attack_certificates
 from crfl_core.runs.planned_ledger import plan_audits
+from crfl_core.testing import check_plugin
 from tests.oracle import federation_of, tiny
 
+Crfl = Callable[..., CompletedProcess[str]]
 CONDORCET = {"count": 9, "voting": "condorcet"}
 
 
@@ -250,8 +255,30 @@ def test_damaged_rankings_are_refused(tmp_path: Path) -> None:
         rankings(crfl_core.load(run.path))
 
 
-def test_metrics_and_tables_name_the_vote(tmp_path: Path) -> None:
+def test_a_certificate_of_condorcet_votes_alone_is_tried_on_such_a_run() -> None:
+    class Pairs(GroupVote):
+        """Certifies the Condorcet vote only."""
+
+        votings: ClassVar = ("condorcet",)
+
+    report = check_plugin(Pairs())
+    assert not [result for result in report if result.status == "failed"]
+    assert sum(result.status == "passed" for result in report) > 10
+
+
+def test_tables_name_the_vote_and_say_that_its_collective_accuracy_is_a_bound(crfl: Crfl, tmp_path: Path) -> None:
     run = trained(grouped(), tmp_path / "run")
+    plurality = trained(grouped(groups={"count": 9}), tmp_path / "plurality")
+    compared = crfl("compare", plurality.path, run.path).stdout
+    assert "condorcet" in compared
+    assert "group-vote: collective certified accuracy is a lower bound for groups.voting=condorcet" in compared
+    assert "lower bound" not in crfl("compare", plurality.path).stdout
+    assert "collective certified accuracy is a lower bound\n" in crfl("compare", run.path).stdout
+    assert "Condorcet: the winner beats every other class" in crfl("show", run.path).stdout
+    full = crfl("show", run.path, "--full").stdout
+    assert "at least" in full
+    assert "voting rule is fixed before round 1" in full
+    assert "vote of the groups" in run._repr_html_()
     assert json.loads((run.path / "metrics.json").read_text())["voting"] == "condorcet"
     rows = (run.path / "collective" / "group-vote.csv").read_text().splitlines()
     assert rows[0] == "set,clients,of_clients,collective_certified_accuracy,exact"

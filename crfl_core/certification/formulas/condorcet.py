@@ -203,14 +203,16 @@ def condorcet_leads(ranks: ArrayLike, labels: ArrayLike, members: ArrayLike, wei
 def _distinct_votes(
     places: Ranks, winner: NDArray[np.int64], chosen: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return one of the chosen samples for every distinct set of duels of the winner, and how many are like it."""
+    """Return one of the chosen samples for every distinct set of duels of the winner, and how many are like it.
+
+    The set tells which class the winner is: the only one that no group ranks behind it.
+    """
     groups, classes = places.shape[1:]
-    keys = np.empty((len(chosen), -(-groups * classes // 8) + 2), np.uint8)
+    keys = np.empty((len(chosen), -(-groups * classes // 8)), np.uint8)
     for rows in _blocks((len(chosen), groups * classes)):
         some = chosen[rows]
         own = np.take_along_axis(places[some], winner[some, None, None], axis=2)
-        keys[rows, 2:] = np.packbits((own < places[some]).reshape(len(some), -1), axis=1)
-        keys[rows, :2] = winner[some].astype(np.uint16)[:, None].view(np.uint8)
+        keys[rows] = np.packbits((own < places[some]).reshape(len(some), -1), axis=1)
     _, first, samples = np.unique(keys, axis=0, return_index=True, return_counts=True)
     return chosen[first], samples
 
