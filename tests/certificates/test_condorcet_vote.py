@@ -259,7 +259,7 @@ def test_a_certificate_of_condorcet_votes_alone_is_tried_on_such_a_run() -> None
     class Pairs(GroupVote):
         """Certifies the Condorcet vote only."""
 
-        votings: ClassVar = ("condorcet",)
+        votings: ClassVar[tuple[str, ...]] = ("condorcet",)
 
     report = check_plugin(Pairs())
     assert not [result for result in report if result.status == "failed"]

@@ -52,7 +52,7 @@ class GroupVote(GroupCertificate):
     """
 
     statement: ClassVar = "pathwise"
-    votings: ClassVar = ("plurality", "condorcet")
+    votings: ClassVar[tuple[str, ...]] = ("plurality", "condorcet")
 
     candidates: Literal["all", "named"] = Field(
         "all", description="who may attack: all clients, or only those that threat.clients names"
