@@ -112,6 +112,7 @@ from crfl_core.records.votes import LogitVotes as LogitVotes
 from crfl_core.records.votes import CountVotes as CountVotes
 from crfl_core.records.votes import ExactVotes as ExactVotes
 from crfl_core.records.votes import GroupDistances as GroupDistances
+from crfl_core.records.votes import GroupRankings as GroupRankings
 from crfl_core.records.votes import GroupVotes as GroupVotes
 
 # Certificates: the ground that those of crfl stand on

@@ -273,7 +273,7 @@ def audit_certificate(certificate: Certificate, ledger: Ledger, threat: Threat) 
     levels = select_levels(certificate)
     with wrap_failures(f"certificate {certificate.full_name} failed in audit"):
         if is_for_other_kind_of_run(certificate, ledger):
-            checks: tuple[Check, ...] = (check_model_count(ledger),)
+            checks: tuple[Check, ...] = (check_kind_of_run(certificate, ledger),)
         else:
             checks = certificate.audit(ledger, threat)
     relevant = (check for check in checks if check.level in (None, *levels))
@@ -294,14 +294,21 @@ def select_levels(certificate: Certificate) -> tuple[Level, ...]:
 
 
 def is_for_other_kind_of_run(certificate: Certificate, ledger: Ledger) -> bool:
-    """Return whether a certificate about groups meets a run with one model, or the other way round."""
-    return certificate.groups != (ledger.facts.groups is not None)
+    """Return whether a certificate about groups meets a run with one model, the other way round, or another vote."""
+    groups = ledger.facts.groups
+    return certificate.groups != (groups is not None) or (
+        groups is not None and groups.voting not in certificate.votings
+    )
 
 
-def check_model_count(ledger: Ledger) -> Check:
-    """Return the failed check of a certificate that is about the other kind of run."""
-    if ledger.facts.groups is None:
+def check_kind_of_run(certificate: Certificate, ledger: Ledger) -> Check:
+    """Return the failed check of a certificate that is about another kind of run."""
+    groups = ledger.facts.groups
+    if groups is None:
         return Check("groups of clients", "failed", "one model", "a model for each group", "set groups.count")
+    if certificate.groups:
+        known = " or ".join(f"groups.voting = {voting!r}" for voting in certificate.votings)
+        return Check("voting rule of the groups", "failed", groups.voting, known, f"train with {known}")
     found = f"{ledger.facts.models} groups with a model each"
     return Check("one global model", "failed", found, "a single model", "use the certificate 'group-vote'")
 

@@ -27,6 +27,7 @@ from crfl_core.records.votes import (
     CountVotes,
     ExactVotes,
     GroupDistances,
+    GroupRankings,
     GroupVotes,
     LogitVotes,
     VoteKind,
@@ -89,6 +90,8 @@ def predict_classes(models: VotingModels, features: Tensor, groups: GroupFacts |
         parts = models.model.logits_in_parts(models.parameters[None], features)
         return np.concatenate([logits[0].argmax(-1).cpu().numpy() for _, logits in parts])
     empty = Votes(VoteRequest("groups"), VoteSettings(), np.empty(0, np.int64), np.empty(0))
+    if groups.voting == "condorcet":
+        return formulas.condorcet_vote(group_rankings(models, features, empty).ranks, groups.votes).winner
     ballots = group_votes(models, features, empty).ballots
     winners: Counts = formulas.vote_counts(ballots, int(ballots.max()) + 2, groups.votes).argmax(axis=1)
     return winners
@@ -116,20 +119,48 @@ def exact_probabilities(models: VotingModels, features: Tensor, ballot: Votes) -
 
 def group_votes(models: VotingModels, features: Tensor, ballot: Votes) -> GroupVotes:
     """Return the vote of every group's model, and how far its first logit is above the second."""
-    parameters = models.parameters
-    ballots = np.zeros((len(features), len(parameters)), np.int64)
+    ballots = np.zeros((len(features), len(models.parameters)), np.int64)
     gaps = np.zeros(ballots.shape)
-    # The core's own model computes every group's logits apart from the others'; others answer for one group at a time.
+    for rows, groups, logits in logits_of_groups(models, features):
+        ballots[rows, groups] = logits.argmax(-1).T.cpu().numpy()
+        gaps[rows, groups] = lead_of_first(logits)
+    ballots[:, models.failed] = 0
+    gaps[:, models.failed] = 0.0
+    return GroupVotes(**vars(ballot), ballots=ballots, gaps=gaps)
+
+
+def group_rankings(models: VotingModels, features: Tensor, ballot: Votes) -> GroupRankings:
+    """Return the vote of every group's model, and its ranking of all classes."""
+    gaps = np.zeros((len(features), len(models.parameters)))
+    ranks = np.zeros((*gaps.shape, 0), np.uint16)
+    for rows, groups, logits in logits_of_groups(models, features):
+        if not ranks.size:
+            ranks = np.zeros((*gaps.shape, logits.shape[-1]), np.uint16)
+        ranks[rows, groups] = formulas.class_ranks(logits.cpu().numpy()).swapaxes(0, 1)
+        gaps[rows, groups] = lead_of_first(logits)
+    ranks[:, models.failed] = np.arange(ranks.shape[2])
+    gaps[:, models.failed] = 0.0
+    return GroupRankings(**vars(ballot), ballots=ranks.argmin(axis=2), gaps=gaps, ranks=ranks)
+
+
+def logits_of_groups(models: VotingModels, features: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield slices of samples and of groups with the logits of these, (G, b, C), in double precision.
+
+    The core's own model computes every group's logits apart from the others'; others answer for one group at a time.
+    """
+    parameters = models.parameters
     together = len(parameters) if models.model.facts.linear else 1
     for first in range(0, len(parameters), together):
         groups = slice(first, first + together)
         for rows, logits in copy.deepcopy(models.model).logits_in_parts(parameters[groups].double(), features):
-            ballots[rows, groups] = logits.argmax(-1).T.cpu().numpy()  # of (G, b, C)
-            best = logits.topk(2, dim=-1).values
-            gaps[rows, groups] = (best[..., 0] - best[..., 1]).T.cpu().numpy()
-    ballots[:, models.failed] = 0
-    gaps[:, models.failed] = 0.0
-    return GroupVotes(**vars(ballot), ballots=ballots, gaps=gaps)
+            yield rows, groups, logits
+
+
+def lead_of_first(logits: Tensor) -> NDArray[np.float64]:
+    """Return how far the largest logit is above the second, (b, G), for logits (G, b, C)."""
+    best = logits.topk(2, dim=-1).values
+    lead: NDArray[np.float64] = (best[..., 0] - best[..., 1]).T.cpu().numpy()
+    return lead
 
 
 def group_distances(models: VotingModels, features: Tensor, ballot: Votes) -> GroupDistances:
@@ -178,6 +209,7 @@ ANSWERS: Mapping[VoteKind, Callable[[VotingModels, Tensor, Votes], Votes]] = {
     "logits": model_logits,
     "exact": exact_probabilities,
     "groups": group_votes,
+    "group-rankings": group_rankings,
     "group-distances": group_distances,
 }
 COUNTERS: Mapping[VoteKind, Callable[[VotingModels, VoteRequest, Ballots], dict[str, CountVotes]]] = {

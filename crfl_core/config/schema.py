@@ -182,6 +182,11 @@ class Groups(Table):
     weights: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         None, description="how many votes each group has, fixed before training; unset: one each"
     )
+    voting: Literal["plurality", "condorcet"] = Field(
+        "plurality",
+        description="plurality: the class that most groups predict; condorcet: the class that beats every other one in "
+        "the groups' rankings, and the most predicted one where there is none",
+    )
 
     @model_validator(mode="after")
     def _fit_together(self) -> Groups:

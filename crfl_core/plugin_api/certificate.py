@@ -127,6 +127,8 @@ class Certificate(Plugin):
     """Text beside every number of a certificate that is not sound."""
     groups: ClassVar[bool] = False
     """Whether it certifies the vote of groups, each with its own model, instead of one model."""
+    votings: ClassVar[tuple[str, ...]] = ("plurality",)
+    """Rules of `groups.voting` that it certifies; a run with another one refuses it."""
 
     name: str | None = Field(None, pattern=r"^[A-Za-z0-9._-]+$", description="name in the report; default: its type")
     levels: tuple[Level, ...] | None = Field(None, description="questions to answer; default: all that it can")

@@ -92,12 +92,14 @@ class SetFacts(LedgerRecord):
 class GroupFacts(LedgerRecord):
     """Groups of a run that trains several models: the clients of each group, and its number of votes.
 
-    `by` is the rule that formed them. A client is in one group, except with `by` "subsets".
+    `by` is the rule that formed them. A client is in one group, except with `by` "subsets". `voting` is the rule by
+    which their votes decide.
     """
 
     by: str
     members: tuple[tuple[int, ...], ...]
     weights: tuple[int, ...] | None = None
+    voting: Literal["plurality", "condorcet"] = "plurality"
 
     @property
     def votes(self) -> tuple[int, ...]:

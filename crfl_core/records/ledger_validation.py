@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.records.ledger import ClientColumns, RoundRecord, RunFacts
-from crfl_core.records.votes import CountVotes, VoteRequest
+from crfl_core.records.votes import CountVotes, GroupRankings, VoteRequest
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -109,7 +109,9 @@ def read_vote_arrays(request: VoteRequest, arrays: Arrays, samples: int, classes
     tables = {"logits", "counts", "selection"}
     for name, part in parts.items():
         by_group = name in ("ballots", "gaps", "distances") and part.ndim == 2
-        columns = (part.shape[1],) if by_group else (classes,) if name in tables else ()
+        columns: tuple[int, ...] = (part.shape[1],) if by_group else (classes,) if name in tables else ()
+        if name == "ranks" and part.ndim == 3:
+            columns = (part.shape[1], classes)
         if part.shape != (samples, *columns):
             raise ValueError(f"no {request.kind} votes on {samples} samples and {classes} classes")
         check_values(name, part, negative=part.dtype.kind == "f" and name not in ("input_norms", "distances"))
@@ -120,6 +122,12 @@ def read_vote_arrays(request: VoteRequest, arrays: Arrays, samples: int, classes
     for name in {"labels", "winner", "ballots"} & parts.keys():
         if (parts[name] >= classes).any():
             raise ValueError(f"{name} names a class beyond {classes}")
+    if issubclass(request.answer_type, GroupRankings):
+        places, ballots = parts["ranks"], parts["ballots"]
+        if places.shape[1] != ballots.shape[1] or (np.sort(places, axis=2) != np.arange(classes)).any():
+            raise ValueError(f"ranks must be the places of {classes} classes for each ballot")
+        if (places.argmin(axis=2) != ballots).any():
+            raise ValueError("ballots are not the first classes of the ranks")
     return parts
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from crfl_core.errors import PluginFailure
 from crfl_core.records.table import Table
 
-VoteKind = Literal["logits", "monte-carlo", "exact", "continuations", "groups", "group-distances"]
+VoteKind = Literal["logits", "monte-carlo", "exact", "continuations", "groups", "group-rankings", "group-distances"]
 VoteBound = Literal["two-stage", "one-stage", "bonferroni", "hoeffding"]
 VotesType = TypeVar("VotesType", bound="Votes")
 
@@ -61,7 +61,8 @@ class VoteRequest:
     "logits": the model's own. "monte-carlo": how often each class wins among `models` copies with Gaussian noise of
     `noise_std` on every parameter. "exact": the same probabilities in closed form. "continuations": votes of
     re-trained continuations from round `resample_from` on. "groups": what the model of each group says.
-    "group-distances": the same, and how far the features of a sample must move to change it.
+    "group-rankings": the same, and how it ranks all classes. "group-distances": the vote of each group, and how far
+    the features of a sample must move to change it.
     """
 
     kind: VoteKind
@@ -160,6 +161,17 @@ class GroupVotes(Votes):
 
 
 @dataclass(frozen=True)
+class GroupRankings(GroupVotes):
+    """Votes of groups, and the place of every class in the ranking of each group by its logits, (m, G, C).
+
+    Places are 0 to C - 1; of equal logits the lower class comes first. A group whose training failed ranks the classes
+    by their numbers.
+    """
+
+    ranks: NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
 class GroupDistances(GroupVotes):
     """Votes of groups, and how far the features of a sample must move to change each, (m, G), rounded down.
 
@@ -176,5 +188,6 @@ VOTES_BY_KIND: Mapping[VoteKind, type[Votes]] = {
     "exact": ExactVotes,
     "continuations": CountVotes,
     "groups": GroupVotes,
+    "group-rankings": GroupRankings,
     "group-distances": GroupDistances,
 }

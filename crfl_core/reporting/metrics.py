@@ -172,7 +172,10 @@ class TrustedBaseline(LedgerRecord):
 
 
 class Metrics(LedgerRecord):
-    """Everything that `metrics.json` holds. `assumed_attackers` is the number of clients that the threat assumes."""
+    """Everything that `metrics.json` holds. `assumed_attackers` is the number of clients that the threat assumes.
+
+    `voting` is the rule by which groups vote; None if there is one model.
+    """
 
     accuracy: float
     loss: float
@@ -181,6 +184,7 @@ class Metrics(LedgerRecord):
     attackers: Attackers | None = None
     assumed_attackers: int = 1
     trusted_baseline: TrustedBaseline | None = None
+    voting: str | None = None
     curves: tuple[Curve, ...]
     collective: tuple[CollectiveCurve, ...] = ()
     refused: dict[str, str]

@@ -99,6 +99,8 @@ def run_html(run: RunResult) -> str:
     """Return a finished run as HTML: accuracy, guarantees, and refused certificates."""
     metrics = run.metrics
     facts = [("clients", str(len(metrics.partition.sizes))), ("clean accuracy", f"{metrics.accuracy:.3f}")]
+    if metrics.voting is not None:
+        facts.append(("vote of the groups", metrics.voting))
     if metrics.trusted_baseline is not None:
         facts.append(("accuracy of the server alone", f"{metrics.trusted_baseline.accuracy:.3f}"))
     if metrics.backdoor is not None:

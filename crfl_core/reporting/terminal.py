@@ -110,6 +110,8 @@ def model_lines(name: str, metrics: Metrics) -> Iterator[str]:
     yield f"{name}: {len(sizes)} clients with {samples} samples each"
     yield f"attack            {attack_text(metrics.attackers, metrics.partition.clients)}"
     yield f"accuracy          {format_share(metrics.accuracy)}"
+    if metrics.voting == "condorcet":
+        yield "vote of groups    Condorcet: the winner beats every other class in their rankings"
     if metrics.backdoor is not None:
         backdoor = metrics.backdoor
         clean = f"class {backdoor.target}; {format_share(backdoor.clean_rate)} without the trigger"
@@ -166,10 +168,14 @@ def collective_block(curves: Sequence[CollectiveCurve]) -> Block | None:
 
 
 def collective_sentences(curves: Sequence[CollectiveCurve]) -> Iterator[str]:
-    """Yield the statement of each curve for the largest number of clients for which it was computed."""
+    """Yield the statement of each curve for the largest number of clients at which half of the samples stay right.
+
+    Otherwise it is about the smallest number.
+    """
     for curve in curves:
-        known = [number for number, share in zip(curve.clients, curve.collective_accuracy, strict=True) if share]
-        yield f"{curve.certificate}: {curve.sentence(max(known, default=curve.clients[0]))}"
+        shares = zip(curve.clients, curve.collective_accuracy, strict=True)
+        half = [number for number, share in shares if share is not None and share >= 0.5]
+        yield f"{curve.certificate}: {curve.sentence(max(half, default=curve.clients[0]))}"
 
 
 def rows_of(curve: Curve, radii: Sequence[float]) -> Iterator[SummaryRow]:

@@ -91,6 +91,8 @@ def headline(name: str, metrics: Metrics) -> RenderableType:
     table.add_row("training samples of a client", f"{min(sizes)} to {max(sizes)}")
     table.add_row("attack", attack_text(metrics.attackers, metrics.partition.clients))
     table.add_row("clean accuracy", f"{metrics.accuracy:.3f}")
+    if metrics.voting is not None:
+        table.add_row("vote of the groups", metrics.voting)
     table.add_row("clean loss", f"{metrics.loss:.3f}")
     if metrics.trusted_baseline is not None:
         own = metrics.trusted_baseline

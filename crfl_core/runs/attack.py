@@ -269,7 +269,7 @@ def lost_lead(statement: Statement, clean: World, attacked: World) -> float:
     """Return the largest part of a lead that was lost, of what the attackers can take: two votes of each."""
     labels = statement.compute_guarantee(clean).prediction
     before, after = (
-        leads(statement.votes(world).expect(GroupVotes).ballots, labels, clean.ledger)[0] for world in (clean, attacked)
+        leads(statement.votes(world).expect(GroupVotes), labels, clean.ledger)[0] for world in (clean, attacked)
     )
     groups = clean.ledger.facts.groups
     assert groups is not None

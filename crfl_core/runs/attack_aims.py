@@ -15,7 +15,7 @@ from crfl_core.certification.certifier import CertificateQuestion, audit_certifi
 from crfl_core.certification.confidence import vote_bounds
 from crfl_core.certification.drift import DriftBound
 from crfl_core.plugin_api.certificate import ABSTAIN, Certificate, Direction, Guarantee, Level
-from crfl_core.records.votes import ExactVotes, GroupVotes, LogitVotes
+from crfl_core.records.votes import ExactVotes, GroupRankings, GroupVotes, LogitVotes
 from crfl_core.training.steering import PoisonAim, PoisonKind, PushAim, Pushing, RulePushing, Steering
 
 if TYPE_CHECKING:
@@ -227,9 +227,8 @@ def aim_at_votes(
     groups = ledger.facts.groups
     assert groups is not None
     able = set(threat.clients if isinstance(threat.clients, tuple) else range(ledger.facts.clients))
-    ballots = statement.votes(clean).expect(GroupVotes).ballots
     labels = np.maximum(guarantee.prediction, 0)
-    room, narrowing = leads(ballots, labels, ledger)
+    room, narrowing = leads(statement.votes(clean).expect(GroupVotes), labels, ledger)
     left = room - np.sort(narrowing, axis=2)[:, :, ::-1][:, :, : threat.attackers].sum(axis=2)
     rivals = left.argmin(axis=1)
     order = np.argsort(left.min(axis=1), kind="stable")
@@ -251,15 +250,24 @@ def aim_at_votes(
     )
 
 
-def leads(ballots: Classes, labels: Classes, ledger: Ledger) -> tuple[Array, Array]:
-    """Return the lead that each prediction can spare over each class, (m, C), and what each group takes, (m, C, G)."""
+def leads(votes: GroupVotes, labels: Classes, ledger: Ledger) -> tuple[Array, Array]:
+    """Return the lead that each prediction can spare over each class, (m, C), and what each group takes, (m, C, G).
+
+    Of a Condorcet vote, leads are those of duels.
+    """
     groups = ledger.facts.groups
     assert groups is not None
     classes = np.arange(ledger.facts.classes)
     weights = np.array(groups.votes, np.float64)
-    totals = formulas.vote_counts(ballots, len(classes), weights)
     own = np.equal(classes, labels[:, None])
-    room = np.take_along_axis(totals, labels[:, None], axis=1) - totals - (classes < labels[:, None])
+    lower = np.less(classes, labels[:, None])
+    if isinstance(votes, GroupRankings):
+        places = votes.ranks.swapaxes(1, 2)  # (m, C, G)
+        narrowing = 2.0 * weights * (np.take_along_axis(places, labels[:, None, None], axis=1) < places)
+        return np.where(own, np.inf, narrowing.sum(axis=2) - weights.sum() - lower), narrowing
+    ballots = votes.ballots
+    totals = formulas.vote_counts(ballots, len(classes), weights)
+    room = np.take_along_axis(totals, labels[:, None], axis=1) - totals - lower
     narrowing = weights * (
         np.equal(ballots, labels[:, None])[:, None, :] * 1.0 + np.not_equal(ballots[:, None, :], classes[:, None])
     )

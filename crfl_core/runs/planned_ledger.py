@@ -15,7 +15,7 @@ import numpy as np
 from crfl_core.certification.certifier import (
     Audit,
     audit_certificate,
-    check_model_count,
+    check_kind_of_run,
     is_for_other_kind_of_run,
     select_levels,
 )
@@ -87,10 +87,10 @@ def refuses_all(audit: Audit) -> bool:
 def plan_audit(certificate: Certificate, ledger: Ledger, threat: Threat | None) -> Audit | None:
     """Audit a certificate on the planned ledger; None if that says nothing about the run.
 
-    Certificates of others are only asked whether they are about one model or about groups.
+    Certificates of others are only asked whether they are about one model or about groups, and which vote of these.
     """
     if is_for_other_kind_of_run(certificate, ledger):
-        check = check_model_count(ledger)
+        check = check_kind_of_run(certificate, ledger)
         return Audit(certificate.title, certificate.sound, certificate.label, select_levels(certificate), (check,))
     if threat is None or not is_built_in(certificate):
         return None

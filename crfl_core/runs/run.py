@@ -268,6 +268,7 @@ def certify_run(session: Session, directory: RunDirectory) -> None:
         attackers=measure_attackers(ledger, config.attack),
         assumed_attackers=certifier.threat.attackers,
         trusted_baseline=measure_trusted_baseline(federation),
+        voting=None if ledger.facts.groups is None else ledger.facts.groups.voting,
         curves=results.curves,
         collective=results.collective,
         refused=results.refused,

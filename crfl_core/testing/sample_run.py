@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+import crfl_core.certification.formulas as formulas
 from crfl_core.certification.certifier import Audit, audit_certificate, select_levels
 from crfl_core.errors import PluginFailure, StoreError
 from crfl_core.plugin_api.certificate import Certificate, Guarantee, Level
@@ -23,7 +24,7 @@ from crfl_core.plugin_api.dataset import Dataset
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.inputs import Data, Domain
 from crfl_core.records.ledger import ClientColumns, Ledger, ModelFacts
-from crfl_core.records.votes import CountVotes, ExactVotes, GroupVotes, LogitVotes, Votes
+from crfl_core.records.votes import CountVotes, ExactVotes, GroupRankings, GroupVotes, LogitVotes, Votes
 from crfl_core.runs.run import run
 from crfl_core.testing.suite import Case, CheckFailed, Skipped
 
@@ -39,7 +40,11 @@ THREATS: tuple[dict[str, Any], ...] = (
 )
 """What a certificate is asked about: the first of these that its audit does not refuse altogether."""
 
-GROUPS: tuple[dict[str, Any], ...] = ({"count": 10}, {"count": 10, "by": "subsets", "size": 3})
+GROUPS: tuple[dict[str, Any], ...] = (
+    {"count": 10},
+    {"count": 10, "by": "subsets", "size": 3},
+    {"count": 10, "voting": "condorcet"},
+)
 """The groups of a run for certificates that are about them, of which the first that is not refused counts, too."""
 
 
@@ -255,6 +260,15 @@ def _(votes: GroupVotes) -> Votes:
     return replace(votes, ballots=np.zeros_like(votes.ballots) + winners[:, None], gaps=2.0 * votes.gaps)
 
 
+@strengthen_votes.register
+def _(votes: GroupRankings) -> Votes:
+    winners = formulas.condorcet_vote(votes.ranks).winner[:, None, None]
+    own = np.take_along_axis(votes.ranks, winners, axis=2)
+    behind = (votes.ranks + np.less(votes.ranks, own)).astype(np.uint16)  # classes before it move one place back
+    np.put_along_axis(behind, winners, np.uint16(0), axis=2)
+    return replace(votes, ballots=behind.argmin(axis=2), gaps=2.0 * votes.gaps, ranks=behind)
+
+
 @singledispatch
 def tie_votes(votes: Votes) -> Votes:
     """Return votes that are divided equally among all classes."""
@@ -285,6 +299,14 @@ def _(votes: ExactVotes) -> Votes:
 def _(votes: GroupVotes) -> Votes:
     turns = np.arange(votes.ballots.shape[1]) % (1 + votes.labels.max())
     return replace(votes, ballots=np.zeros_like(votes.ballots) + turns, gaps=np.zeros_like(votes.gaps))
+
+
+@tie_votes.register
+def _(votes: GroupRankings) -> Votes:
+    groups, classes = votes.ranks.shape[1:]
+    turned = (np.arange(classes) - np.arange(groups)[:, None]) % classes  # every group begins with the next class
+    ranks = np.broadcast_to(turned.astype(np.uint16), votes.ranks.shape)
+    return replace(votes, ballots=ranks.argmin(axis=2), gaps=np.zeros_like(votes.gaps), ranks=ranks)
 
 
 def alter_ledgers(ledger: Ledger) -> dict[str, Ledger]:

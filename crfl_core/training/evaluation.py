@@ -56,18 +56,28 @@ def predict_with_loss(
     """
     (features, labels), models = samples, parameters.reshape(-1, parameters.shape[-1])
     settings = federation.config.groups
+    settings = settings if parameters.ndim > 1 else None  # one group alone has no vote
+    condorcet = settings is not None and settings.voting == "condorcet"
     losses = []
     ballots = labels.new_zeros(len(labels), len(models))
+    ranks = np.zeros((len(labels), len(models), federation.data.facts.classes if condorcet else 0), np.uint16)
     with errors_of("model", federation.config.model):
         for part, answers in federation.new_model().logits_in_parts(models, features):
             logits = answers.double()
             targets = labels[part].expand(len(models), -1)  # (G, b, C) and (G, b)
-            ballots[part] = logits.max(-1).indices.T  # the first of several, as argmax, which takes longer
+            if condorcet:
+                ranks[part] = formulas.class_ranks(logits.cpu().numpy()).swapaxes(0, 1)
+            else:
+                ballots[part] = logits.max(-1).indices.T  # the first of several, as argmax, which takes longer
             losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum"))
     ballots[:, list(failed)] = 0
-    weights = None if settings is None or parameters.ndim == 1 else settings.weights  # one group alone has no vote
+    ranks[:, list(failed)] = np.arange(ranks.shape[2])
+    weights = None if settings is None else settings.weights
     shares = weights or (1,) * len(models)
-    winners = formulas.vote_counts(ballots.cpu().numpy(), federation.data.facts.classes, shares).argmax(axis=1)
+    if condorcet:
+        winners = formulas.condorcet_vote(ranks, shares).winner
+    else:
+        winners = formulas.vote_counts(ballots.cpu().numpy(), federation.data.facts.classes, shares).argmax(axis=1)
     return torch.from_numpy(winners).to(labels), float(sum(losses)) / (len(models) * len(labels))
 
 

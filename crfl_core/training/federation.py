@@ -304,7 +304,7 @@ def group_facts(federation: Federation) -> GroupFacts | None:
     if groups is None:
         return None
     members = tuple(tuple(map(int, clients)) for clients in federation.participation.members)
-    return GroupFacts(by=groups.by, members=members, weights=groups.weights)
+    return GroupFacts(by=groups.by, members=members, weights=groups.weights, voting=groups.voting)
 
 
 def largest_norms(x: Rows, partition: Sequence[NDArray[np.int64]], bound: float) -> tuple[float, ...]:

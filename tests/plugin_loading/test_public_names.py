@@ -106,6 +106,7 @@ EXTEND = [
     "FixedStage",
     "GroupDistances",
     "GroupFacts",
+    "GroupRankings",
     "GroupVotes",
     "Guarantee",
     "ImageMap",

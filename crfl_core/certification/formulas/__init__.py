@@ -6,6 +6,7 @@ From an attack to the drift of the final model: `shift` (one sample's gradient) 
 arithmetic adds. `paper` is the paper's own radius.
 
 Against attackers in every round, or in unknown rounds: `group_vote` (votes of models from different clients),
+`condorcet` (the same by pairs of classes), `collective` (a test set under one set of attackers),
 `spectrum` and `ball` (smaller bounds for batches that honest clients scale) and `influence` (rates that give all
 rounds the same influence).
 """
@@ -19,6 +20,15 @@ from crfl_core.certification.formulas.collective import (
     Leads,
     collective_count,
     plurality_leads,
+)
+from crfl_core.certification.formulas.condorcet import (
+    CondorcetVote,
+    class_ranks,
+    condorcet_cost_radius,
+    condorcet_leads,
+    condorcet_radius,
+    condorcet_shares,
+    condorcet_vote,
 )
 from crfl_core.certification.formulas.confidence import (
     Bounds,
@@ -219,6 +229,14 @@ __all__ = [
     "group_costs",
     "vote_counts",
     "trigger_radius",
+    # votes of groups by pairs of classes
+    "class_ranks",
+    "CondorcetVote",
+    "condorcet_vote",
+    "condorcet_shares",
+    "condorcet_radius",
+    "condorcet_cost_radius",
+    "condorcet_leads",
     # the answers
     "client_count",
     "feature_radius",

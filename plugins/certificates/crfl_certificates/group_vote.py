@@ -10,18 +10,21 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from crfl_certificates.capped import UPDATE_CAP
-from crfl_certificates.grouped import GroupCertificate, check_disjoint, isolation_checks
+from crfl_certificates.grouped import GroupCertificate, check_disjoint, guarantee_of_winner, isolation_checks
 from crfl_core.extend import (
     Check,
     CollectiveGuarantee,
     DriftBound,
     GroupFacts,
+    GroupRankings,
     GroupVotes,
     Guarantee,
     Ledger,
     Level,
     Threat,
+    VoteRequest,
     Votes,
+    VoteSettings,
     bias_input,
     build_guarantee,
     formulas,
@@ -31,16 +34,25 @@ from crfl_core.extend import (
 
 Array = NDArray[np.float64]
 
+CONDORCET_RULE = Check(
+    "voting rule is fixed before round 1",
+    "held",
+    "Condorcet, in the ledger: the winner beats every other class; without one, radius 0",
+    "one rule for all inputs",
+)
+
 
 class GroupVote(GroupCertificate):
     """Every group of clients has a model of its own, so a client reaches only the votes of its groups.
 
-    Sound for any model, rule and attack, in every round, forward and backward. Exact for disjoint groups: one client
-    more can be enough. With `refine`, groups whose own prediction is certified against some of their members count for
-    more.
+    Sound for any model, rule and attack, in every round, forward and backward. Exact for disjoint groups that vote by
+    plurality: one client more can be enough. With `refine`, groups whose own prediction is certified against some of
+    their members count for more. In a run with groups.voting = 'condorcet' it certifies the class that beats every
+    other one in the groups' rankings.
     """
 
     statement: ClassVar = "pathwise"
+    votings: ClassVar[tuple[str, ...]] = ("plurality", "condorcet")
 
     candidates: Literal["all", "named"] = Field(
         "all", description="who may attack: all clients, or only those that threat.clients names"
@@ -59,9 +71,14 @@ class GroupVote(GroupCertificate):
         """Return the update cap if `server.cap_updates` asks for it and groups certify themselves."""
         return (UPDATE_CAP,) if self.refine and cap_updates else ()
 
+    def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
+        """Request the vote of every group, with its ranking of all classes if they vote by pairs."""
+        return VoteRequest("group-rankings" if votes_by_pairs(ledger) else "groups")
+
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
         """Check that nothing crosses groups, and with `refine` the groups' own certificates."""
-        checks = (self.check_memberships(ledger), *isolation_checks(ledger), *self.check_candidates(threat))
+        rule = (CONDORCET_RULE,) if votes_by_pairs(ledger) else ()
+        checks = (*rule, self.check_memberships(ledger), *isolation_checks(ledger), *self.check_candidates(threat))
         return (*checks, *groups_own_checks(ledger, threat)) if self.refine else checks
 
     def check_memberships(self, ledger: Ledger) -> Check:
@@ -85,6 +102,8 @@ class GroupVote(GroupCertificate):
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
         """Return how many clients it takes to change the winner, less one."""
+        if votes_by_pairs(ledger):
+            return self.certify_pairs(ledger, votes.expect(GroupRankings), threat)
         cast = votes.expect(GroupVotes)
         groups = ledger.facts.groups
         assert groups is not None
@@ -102,6 +121,27 @@ class GroupVote(GroupCertificate):
             stood = formulas.group_radius(cast.ballots, classes, np.broadcast_to(costs, cast.ballots.shape))
         return self.guarantee_from_counts(counts, np.minimum(stood, float(len(candidates_of(groups, named)))))
 
+    def certify_pairs(self, ledger: Ledger, cast: GroupRankings, threat: Threat) -> Guarantee:
+        """Return how many clients the winner of a Condorcet vote tolerates: as long as it beats every other class.
+
+        With `refine` a group whose own certificate says that it predicts the winner also prefers it to all others; any
+        other preference costs one client. `p_a` is the share of votes that prefer the winner to its closest rival.
+        """
+        groups = ledger.facts.groups
+        assert groups is not None
+        named = None if self.candidates == "all" or isinstance(threat.clients, int) else threat.clients
+        able = count_candidates(groups, named)
+        winner = formulas.condorcet_vote(cast.ranks, groups.votes).winner
+        if self.refine and groups.by != "subsets" and groups.weights is None:
+            own = np.where(cast.ballots == winner[:, None], certify_groups(ledger, cast, threat), 0.0)
+            stood = formulas.condorcet_cost_radius(cast.ranks, formulas.group_costs(own, able))
+        else:
+            stood = formulas.condorcet_radius(cast.ranks, units_of(groups, named), groups.votes)
+        share = formulas.condorcet_shares(cast.ranks, groups.votes)
+        return guarantee_of_winner(
+            winner, share, 1.0 - share, np.minimum(stood, float(len(candidates_of(groups, named))))
+        )
+
     def certify_together(
         self, ledger: Ledger, votes: Votes, threat: Threat, clients: tuple[int, ...]
     ) -> CollectiveGuarantee | None:
@@ -111,21 +151,37 @@ class GroupVote(GroupCertificate):
         """
         if self.refine:
             return None
-        cast = votes.expect(GroupVotes)
         groups = ledger.facts.groups
         assert groups is not None
         named = None if self.candidates == "all" or isinstance(threat.clients, int) else threat.clients
-        reached = membership_table(groups, named)
-        if groups.by != "subsets":  # clients of one group reach no more than one of them
-            reached = np.eye(len(reached), dtype=np.bool_)[:, reached.any(axis=1)]
-        leads = formulas.plurality_leads(cast.ballots, votes.labels, ledger.facts.classes, reached, groups.votes)
+        reached = units_of(groups, named)
+        if votes_by_pairs(ledger):
+            ranks = votes.expect(GroupRankings).ranks
+            leads = formulas.condorcet_leads(ranks, votes.labels, reached, groups.votes)
+        else:
+            ballots = votes.expect(GroupVotes).ballots
+            leads = formulas.plurality_leads(ballots, votes.labels, ledger.facts.classes, reached, groups.votes)
         counts = [formulas.collective_count(leads, number) for number in clients]
-        disjoint = groups.by != "subsets"
+        # Shared groups count twice, and a class that loses a duel may win all the same: both give a lower bound.
+        attainable = groups.by != "subsets" and not votes_by_pairs(ledger)
         return CollectiveGuarantee(
             clients,
             tuple(count.right for count in counts),
-            tuple(count.exact and disjoint for count in counts),
+            tuple(count.exact and attainable for count in counts),
         )
+
+
+def votes_by_pairs(ledger: Ledger) -> bool:
+    """Return whether the groups of a run vote by pairs of classes."""
+    return ledger.facts.groups is not None and ledger.facts.groups.voting == "condorcet"
+
+
+def units_of(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.bool_]:
+    """Return which groups each attacker reaches, (G, U): all of a client's random subsets, else any one group."""
+    reached = membership_table(groups, named)
+    if groups.by == "subsets":
+        return reached
+    return np.eye(len(reached), dtype=np.bool_)[:, reached.any(axis=1)]  # clients of a group reach no more than it
 
 
 def candidates_of(groups: GroupFacts, named: tuple[int, ...] | None) -> list[int]:

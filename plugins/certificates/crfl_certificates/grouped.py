@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crfl_core.extend import (
+    ABSTAIN,
     Certificate,
     Check,
     Guarantee,
@@ -42,17 +43,17 @@ class GroupCertificate(Certificate):
         `p_a` and `p_b` are the shares of the first and of the second class.
         """
         shares = np.sort(counts / counts.sum(axis=1, keepdims=True), axis=1)
-        certain = ~np.isnan(clients)
-        with np.errstate(divide="ignore"):
-            logs = np.log(clients)
-        return Guarantee(
-            prediction=np.where(certain, counts.argmax(axis=1), -1),
-            radius=clients,
-            log_radius=logs,
-            p_a=shares[:, -1],
-            p_b=shares[:, -2],
-            count=clients,
-        )
+        return guarantee_of_winner(counts.argmax(axis=1), shares[:, -1], shares[:, -2], clients)
+
+
+def guarantee_of_winner(
+    winner: NDArray[np.int64], p_a: NDArray[np.float64], p_b: NDArray[np.float64], clients: NDArray[np.float64]
+) -> Guarantee:
+    """Build the guarantee from the winners of votes and the tolerated numbers of clients, NaN where it abstains."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(clients)
+    prediction = np.where(np.isnan(clients), ABSTAIN, winner)
+    return Guarantee(prediction, radius=clients, log_radius=logs, p_a=p_a, p_b=p_b, count=clients)
 
 
 def check_disjoint(ledger: Ledger) -> Check:
@@ -87,9 +88,11 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
     elif ledger.facts.scaling_fitted:
         crossing = f"scaling {ledger.facts.scaling!r} is fitted to the samples of all clients"
         remedy = "use a scaling with a fixed range, such as dataset.scaling = 'unit-range'"
-    members = ledger.facts.groups.members if ledger.facts.groups is not None else ()
+    groups = ledger.facts.groups
+    members = groups.members if groups is not None else ()
     sizes = sorted({len(group) for group in members})
     failed = ledger.failed_groups
+    fixed_vote = "rank the classes by number" if groups and groups.voting == "condorcet" else "vote for class 0"
     return (
         Check(
             "nothing crosses groups",
@@ -108,7 +111,7 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
         Check(
             "failed groups cast a fixed vote",
             "held",
-            f"groups {list(failed)} vote for class 0" if failed else "no group failed",
+            f"groups {list(failed)} {fixed_vote}" if failed else "no group failed",
             "a public vote",
         ),
         assumption_checks.check_preprocessing(ledger),

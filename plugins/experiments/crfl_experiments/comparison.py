@@ -128,6 +128,8 @@ class Comparison:
     """Labels of certificates that prove nothing."""
     attacks: tuple[str, ...] = ()
     """Attackers, attacked rounds and scale on one line, after a warning if they differ and no key says so."""
+    bounds: tuple[str, ...] = ()
+    """Which collective certified accuracies are lower bounds, where others may be exact."""
 
 
 def runs_of_sweep(result: SweepResult) -> list[Run]:
@@ -207,7 +209,15 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
     keys = tuple(dict.fromkeys(key for run in runs for key in run.point))
     few = tuple(one.name for one in measures if one.name in present and one.is_short)
     attacks = [run.numbers.attack for run in runs]
-    return Comparison(keys, tuple(present), few, tuple(made), labels_of(runs), tuple(attack_lines(attacks, keys)))
+    return Comparison(
+        keys,
+        tuple(present),
+        few,
+        tuple(made),
+        labels_of(runs),
+        tuple(attack_lines(attacks, keys)),
+        tuple(bound_lines(made)),
+    )
 
 
 def pair_values(own: Sequence[Run], first: Sequence[Run], column: dict[int, float | None]) -> list[tuple[float, float]]:
@@ -249,6 +259,18 @@ def collective_accuracy(run: RunNumbers, certificate: str, clients: int) -> floa
         if curve.certificate == certificate and clients in curve.clients:
             return curve.collective_accuracy[curve.clients.index(clients)]
     return None
+
+
+def bound_lines(points: Sequence[Point]) -> Iterator[str]:
+    """Yield in which points collective certified accuracy is a lower bound, for every certificate that has it."""
+    bounded: dict[str, list[str]] = {}
+    for point in points:
+        curves = [curve for run in point.runs for curve in run.numbers.metrics.collective]
+        for certificate in dict.fromkeys(curve.certificate for curve in curves if not all(curve.exact)):
+            bounded.setdefault(certificate, []).append(point.title)
+    for certificate, titles in bounded.items():
+        where = "" if len(titles) == len(points) else f" for {'; '.join(titles)}"
+        yield f"{certificate}: collective certified accuracy is a lower bound{where}"
 
 
 def backdoor_success(run: RunNumbers) -> float | None:

@@ -29,7 +29,7 @@ def comparison_table(comparison: Comparison, *, full: bool = False, most: int | 
     if len(comparison.keys) > MOST_KEYS_IN_TITLE:
         parts.append(Text(f"they differ in {len(comparison.keys)} settings: see --json"))
     parts += [Text(f"{certificate}: {label}") for certificate, label in comparison.labels.items()]
-    parts += map(Text, comparison.attacks)
+    parts += map(Text, (*comparison.bounds, *comparison.attacks))
     return Group(*parts)
 
 
@@ -82,4 +82,5 @@ def comparison_json(comparison: Comparison) -> str:
         }
         for point in comparison.points
     ]
-    return json.dumps({"points": points, "labels": comparison.labels, "attacks": comparison.attacks}, indent=2)
+    remarks = {"labels": comparison.labels, "attacks": comparison.attacks, "bounds": comparison.bounds}
+    return json.dumps({"points": points} | remarks, indent=2)

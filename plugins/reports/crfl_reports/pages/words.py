@@ -11,7 +11,7 @@ from crfl_core.reporting.verdict import attack_text
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.certificate import Check
-    from crfl_core.records.ledger import Ledger
+    from crfl_core.records.ledger import GroupFacts, Ledger
     from crfl_core.reporting.metrics import Curve, Metrics
     from crfl_core.runs.results import RunResult
 
@@ -53,13 +53,20 @@ def summary(run: RunResult) -> list[str]:
 def training(run: RunResult) -> str:
     """Describe the training."""
     facts = run.ledger.facts
-    groups = "" if facts.groups is None else f", in {facts.models} groups with a model each"
+    groups = "" if facts.groups is None else f", in {facts.models} groups with a model each, {vote(facts.groups)}"
     sizes = run.metrics.partition.sizes
     held = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
     return (
         f"{count_text(facts.clients, 'client')} with {held} samples each trained the model “{facts.model}” for "
         f"{count_text(facts.rounds, 'round')}{groups}; {facts.classes} classes."
     )
+
+
+def vote(groups: GroupFacts) -> str:
+    """Describe the rule by which the groups vote."""
+    if groups.voting == "condorcet":
+        return "whose Condorcet vote elects the class that beats every other one in their rankings"
+    return "whose plurality vote elects the class that most of them predict"
 
 
 def attack(run: RunResult) -> str:
