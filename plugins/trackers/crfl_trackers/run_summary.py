@@ -54,6 +54,8 @@ def round_metrics(record: RoundRecord) -> dict[str, float]:
 def final_metrics(metrics: Metrics) -> dict[str, float]:
     """Return the headline numbers of a finished run."""
     found = {"final/accuracy": metrics.accuracy, "final/loss": metrics.loss}
+    if metrics.trusted_baseline is not None:
+        found["final/accuracy_of_server_alone"] = metrics.trusted_baseline.accuracy
     if metrics.backdoor is not None:
         found |= {"final/success_rate": metrics.backdoor.success_rate, "final/clean_rate": metrics.backdoor.clean_rate}
     for curve in metrics.curves:
