@@ -18,7 +18,7 @@ from crfl_core.training.batch_scaling import batch_spectra
 from crfl_core.training.class_balance import ClassBalance
 from crfl_core.training.federation import Federation
 from crfl_core.training.local_training import LocalTraining, draw_batches
-from tests.oracle import Problem, Vector, batches, federation_of, sample_gradient, tiny
+from tests.oracle import Problem, Vector, batches, federation_of, played, sample_gradient, tiny
 
 Labels = NDArray[np.int64]
 
@@ -259,6 +259,24 @@ def test_only_batches_of_all_samples_keep_the_bound_on_updates() -> None:
     plain = federation_of(balanced(training={"class_balance": False})).participation.participants(1).update_bound
     np.testing.assert_array_equal(whole, plain)
     np.testing.assert_array_equal(np.isinf(some.update_bound), some.samples > 12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("batch_size", [12, 1000])
+def test_the_cap_leaves_honest_clients_alone(batch_size: int, dtype: str) -> None:
+    """The server checks the bound on every honest update, and caps none where there is no bound."""
+    config = balanced(
+        dtype=dtype,
+        model={"type": "softmax", "features": {"type": "unit-sphere"}},
+        aggregation=[{"type": "update-cap", "bound": "known"}, {"type": "fedavg"}],
+        partition={"type": "dirichlet", "clients": 8, "alpha": 0.1},
+        training={"batch_size": batch_size, "steps": 6, "learning_rate": 1.0},
+    )
+    for line in played(federation_of(config)):
+        rows = line.clients
+        np.testing.assert_array_equal(np.isfinite(rows.cap), rows.batch_size == federation_of(config).facts.samples)
+        assert (rows.residual_norm <= rows.cap * (1 + 1e-6)).all()
+        np.testing.assert_allclose(rows.weight, rows.weight_bound, rtol=1e-6)
 
 
 def test_workers_that_rebuild_the_training_weigh_alike() -> None:
