@@ -41,7 +41,7 @@ def test_nodes_train_as_one_process_does(tmp_path: Path, changes: dict[str, Any]
 
 def test_nodes_balance_classes_and_are_pulled_toward_the_start_as_one_process_is(tmp_path: Path) -> None:
     """A node weighs its own samples, and an order brings the model toward which decay pulls."""
-    changes = {
+    changes: dict[str, Any] = {
         "groups": {"count": 2},
         "certificates": ["group-vote"],
         "model": {"type": "softmax", "start": "random"},
