@@ -64,6 +64,30 @@ def check_softmax_regression(ledger: Ledger) -> Check:
     )
 
 
+def check_objective(ledger: Ledger) -> Check:
+    """Check that clients minimise what drift bounds are about: the plain mean of losses, with decay toward 0.
+
+    With class balance one changed sample changes the weights of a client's others, and the weights of a batch may sum
+    to more than 1. Decay toward the start model leaves residuals that no cap knows. Votes of groups rest on neither.
+    """
+    training = ledger.facts.training
+    measured = "the plain mean, and decay toward 0"
+    option = ""
+    if training.class_balance:
+        option = "class_balance"
+        measured = "samples are weighed by the counts of their classes, which a poisoned sample changes"
+    elif training.toward_start:
+        option = "toward_start"
+        measured = "weight decay pulls toward the start model, and bounds on updates are about a pull toward 0"
+    return build_check(
+        "clients minimise the plain mean of their losses",
+        not option,
+        measured,
+        "equal weights of a client's samples, and decay toward 0",
+        f"set training.{option} = false, or use groups and the certificate 'group-vote'",
+    )
+
+
 def check_step_size(ledger: Ledger, threat: Threat) -> Check:
     """Check eta <= 2 / beta for every client in every round, in double precision.
 
@@ -247,8 +271,12 @@ def check_preprocessing(ledger: Ledger) -> Check:
     declared = facts.scaling == "declared"
     fitted = " fitted on training data" if facts.scaling_fitted else ""
     fitted += " by ranges that the dataset or the config states" if declared else ""
-    from_file = facts.start.kind == "file"
-    start = f", start model from a file ({facts.start.digest:.12}), taken as public and trusted" if from_file else ""
+    given = facts.start.kind in ("file", "reserve")
+    start = ""
+    if facts.start.kind == "file":
+        start = f", start model from a file ({facts.start.digest:.12}), taken as public and trusted"
+    elif facts.start.kind == "reserve":
+        start = f", start model ({facts.start.digest:.12}) trained on labelled samples of the server, who is trusted"
     words = {"curator": "inputs of a curator who is assumed trusted", "public": "public inputs of its own"}
     maps = "".join(f", a feature map with SHA-256 {digest[:12]}..." for digest in facts.feature_digests)
     maps += "".join(
@@ -256,7 +284,7 @@ def check_preprocessing(ledger: Ledger) -> Check:
         for fitted_map in facts.fitted_maps
     )
     curated = any(fitted_map.source == "curator" for fitted_map in facts.fitted_maps)
-    trusted = declared or facts.scaling_fitted or from_file or bool(facts.feature_digests) or curated
+    trusted = declared or facts.scaling_fitted or given or bool(facts.feature_digests) or curated
     return Check(
         "preprocessing is public",
         "declared" if trusted else "held",

@@ -31,6 +31,7 @@ def pathwise_checks(ledger: Ledger, threat: Threat, last: int, *, observed: bool
     """
     return (
         assumption_checks.check_softmax_regression(ledger),
+        assumption_checks.check_objective(ledger),
         assumption_checks.check_step_size(ledger, threat),
         assumption_checks.check_input_norms(ledger, threat),
         assumption_checks.check_weights(ledger),

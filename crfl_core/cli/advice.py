@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from crfl_core.cli.own_data import DIFFERENT_ABOVE, AdviceError, OwnData
+from crfl_core.cli.own_data import ALIKE_BELOW, DIFFERENT_ABOVE, AdviceError, OwnData
 from crfl_core.extend import PluginError, Registry, Table
 
 UPRIGHT = '{ type = "deskew" }'
@@ -124,6 +124,13 @@ class Answers(Table):
         return self.attackers if isinstance(self.attackers, int) else len(self.attackers)
 
     @property
+    def has_label_skew(self) -> bool:
+        """Return whether clients have other classes: by the answer, or by the owners' labels where the data say."""
+        if self.recipe.owners is None:
+            return not self.alike
+        return self.data is not None and (self.data.heterogeneity or 0.0) >= ALIKE_BELOW
+
+    @property
     def is_honest_majority(self) -> bool:
         """Return whether attackers are fewer than half of all clients."""
         return 2 * self.number < self.total
@@ -188,6 +195,7 @@ ONE_MODEL_SETTINGS = (
     'dtype = "float64" # single precision leaves one assumption "declared"',
     "server = { noise_std = 0.0, clip_norm = 1000.0 } # no noise is needed; the server caps every update",
 )
+BALANCED = "class_balance = true # each class of a client weighs the same: models of few classes vote better"
 GROUPS_SETTINGS = ("server = { noise_std = 0.0, clip_norm = 1000.0 } # neither noise nor clipping is needed",)
 
 
@@ -299,6 +307,7 @@ def advise_group_vote(answers: Answers) -> Advice:
             f"learning_rate = {4.0 if answers.model == 'linear' else 0.2}",
             "steps = 50",
             "weight_decay = 0.0001",
+            *((BALANCED,) if answers.has_label_skew else ()),
             "",
             "[groups]",
             groups,
@@ -342,9 +351,15 @@ def advice_notes(answers: Answers, way: Advice) -> list[str]:
             "Owners differ much, and a model of few of them predicts for others badly: try fewer groups, `[groups] "
             "count = ...`, of which attackers must reach less than half."
         )
+    if answers.has_label_skew and way.groups > 1:
+        notes.append(
+            "Label skew: clients hold other classes, so the config sets training.class_balance, by which every class "
+            "that a client holds weighs the same in its loss."
+        )
     notes.append(
         "Baseline: a model of samples that you trust alone holds against any number of attackers. With `--set "
-        "reserve.root=100 --set certificates=[]` a run sets some aside and says what the server reaches alone."
+        "reserve.root=100 --set certificates=[]` a run sets some aside and says what the server reaches alone. Groups "
+        "may start at that model and shrink toward it: model.start = 'reserve' and training.toward_start."
     )
     return notes
 

@@ -85,14 +85,36 @@ class Reserve(Table):
         None, description="for tuning: a test set beside the clean one, on which everything is certified as well"
     )
 
+    weight_decay: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="L2 penalty of the model that the server trains on its own labelled samples; unset: that of the "
+        "clients, training.weight_decay",
+    )
+
+    @property
+    def sets(self) -> dict[str, int | float | ReserveSamples | None]:
+        """Return what the server reserves, by name."""
+        return {"root": self.root, "curator": self.curator, "validation": self.validation}
+
+    @property
+    def labelled(self) -> tuple[str, ...]:
+        """Return the sets that a start model may be trained on.
+
+        Those for validation stay unseen, for they score the run; of a curator from elsewhere only the inputs count.
+        """
+        root = () if self.root is None else ("root",)
+        return root if self.curator is None or isinstance(self.curator, ReserveSamples) else (*root, "curator")
+
     @property
     def datasets(self) -> Iterator[Dataset]:
         """Yield the datasets of sets that do not come from the run's dataset."""
-        return (wanted.dataset for _, wanted in self if isinstance(wanted, ReserveSamples))
+        return (wanted.dataset for wanted in self.sets.values() if isinstance(wanted, ReserveSamples))
 
     def with_own_plugins(self) -> Reserve:
         """Return a copy with plugin instances of its own."""
-        own = {name: wanted for name, wanted in self if isinstance(wanted, ReserveSamples)}
+        own = {name: wanted for name, wanted in self.sets.items() if isinstance(wanted, ReserveSamples)}
         return self.model_copy(
             update={name: one.model_copy(update={"dataset": one.dataset.model_copy()}) for name, one in own.items()}
         )
@@ -119,6 +141,16 @@ class Training(Table):
         False, description="leave the short batch at the end of an epoch out, unless a client has no other"
     )
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty on all parameters, lambda")
+    toward_start: bool = Field(
+        False,
+        description="pull by weight decay toward the model before the first round, lambda/2 ||w - w_0||^2, instead of "
+        "toward 0; only certificates by votes of groups cover that",
+    )
+    class_balance: bool = Field(
+        False,
+        description="give every class that a client holds the same total weight in its loss, for clients with few "
+        "classes; only certificates by votes of groups cover that",
+    )
     clip_gradients: PositiveRate | None = Field(
         None, description="norm to which every sample's gradient is shortened, which bounds the updates of any model"
     )
@@ -141,6 +173,8 @@ class Training(Table):
         if self.ball is not None and (self.spectrum is None or not self.weight_decay):
             missing = "spectrum" if self.spectrum is None else "weight_decay"
             raise misfit_error("ball", f"the ball rule needs training.{missing}, which is not set")
+        if self.toward_start and not self.weight_decay:
+            raise misfit_error("toward_start", "needs training.weight_decay above 0, which is what pulls")
         return self
 
 

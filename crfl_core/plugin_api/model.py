@@ -74,20 +74,23 @@ class LocalModels(ABC):
 class GradientSteps(LocalModels):
     """Local models that step along the model's `gradient`, on flat parameters.
 
-    Attackers override `adjust_gradient` and `project`.
+    Weight decay pulls toward `origin`, which broadcasts to (R, n, P), or toward 0 if that is None. Attackers override
+    `adjust_gradient` and `project`.
     """
 
-    def __init__(self, model: BoundModel, start: Tensor) -> None:
+    def __init__(self, model: BoundModel, start: Tensor, origin: Tensor | None = None) -> None:
         import torch
 
         self._model = model
         self._parameters = start.clone(memory_format=torch.contiguous_format)
+        self._origin = origin
 
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
         """Compute one gradient for all clients, then make one step."""
         gradient = self.gradient(x, y, weights)
         if decay is not None:
-            gradient = gradient.addcmul(self._parameters, decay[:, None])
+            pulled = self._parameters if self._origin is None else self._parameters - self._origin
+            gradient = gradient.addcmul(pulled, decay[:, None])
         self._parameters.addcmul_(self.adjust_gradient(gradient, self._parameters), rates[:, None], value=-1)
         self.project(self._parameters)
 
@@ -213,10 +216,11 @@ class Model(Plugin):
         Field((), description="feature maps between input and model, in order; none: the scaled input itself")
     )
 
-    start: Literal["zeros", "random"] | UserPath | None = Field(
+    start: Literal["zeros", "random", "reserve"] | UserPath | None = Field(
         None,
-        description="the model before the first round: 'zeros', 'random', or a safetensors file, such as that of "
-        "another run; unset: the default of the model",
+        description="the model before the first round: 'zeros', 'random', 'reserve' (trained by the server on its "
+        "labelled reserve.root and reserve.curator), or a safetensors file, such as that of another run; unset: the "
+        "default of the model",
     )
 
     @abstractmethod

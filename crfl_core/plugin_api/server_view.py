@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from crfl_core.errors import PluginFailure
-from crfl_core.plugin_api.model import BoundModel
+from crfl_core.plugin_api.model import BoundModel, GradientSteps
 from crfl_core.records.random_streams import Streams
 from crfl_core.records.round import Clients, Layout
 
@@ -28,8 +28,9 @@ class ServerView:
 
     `clients` are all clients that train the step's model: those of the federation, or of its group if there are groups.
     Their ids are below `federation_size`, the number of clients in all groups. `root` are the samples of
-    `reserve.root`, None for steps whose class does not say `needs_root`. `streams` are those of aggregation. Parameters
-    are (P,), or (R, P) for several models, and answers alike.
+    `reserve.root`, None for steps whose class does not say `needs_root`. `streams` are those of aggregation. `origin`,
+    (P,), is the model toward which weight decay pulls, None if it pulls toward 0. Parameters are (P,), or (R, P) for
+    several models, and answers alike.
     """
 
     model: BoundModel
@@ -38,6 +39,7 @@ class ServerView:
     rounds: int
     streams: Streams
     root: RootSamples | None = None
+    origin: Tensor | None = None
 
     @property
     def layout(self) -> Layout:
@@ -72,8 +74,8 @@ class ServerView:
     def local_update(self, start: Tensor, *, learning_rate: float, steps: int, batch_size: int, number: int) -> Tensor:
         """Train on the root samples as a client would, from the model `start`, and return the update, (P,).
 
-        This is plain SGD with the weight decay of the clients. Every epoch is a fresh order of the samples, cut into
-        batches of which the last may be short; the order depends on the round alone.
+        This is plain SGD with the weight decay of the clients; all samples weigh the same. Every epoch is a fresh order
+        of the samples, cut into batches of which the last may be short; the order depends on the round alone.
         """
         import torch
 
@@ -82,7 +84,11 @@ class ServerView:
         size = min(batch_size, len(root.y))
         per_epoch = -(-len(root.y) // size)
         generator = self.streams.generator("aggregation/root", round_number=number)
-        models = self.model.local_models(start.reshape(1, 1, -1))
+        begin = start.reshape(1, 1, -1)
+        if self.origin is None:
+            models = self.model.local_models(begin)
+        else:
+            models = GradientSteps(self.model, begin, self.origin.to(begin))
         rates = start.new_full((1,), learning_rate)
         order = torch.empty(0)
         for step in range(steps):

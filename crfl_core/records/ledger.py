@@ -63,7 +63,8 @@ class TrainingFacts(LedgerRecord):
     the weight of a pull toward the broadcast model. `clip_gradients` is the norm to which every sample's gradient is
     shortened: such steps are not gradient steps of a convex loss. `spectrum` is L: clients multiply the loss of
     a batch by `min(1, L / L_s)`, or with the `ball` rule by `min(1, L / L_s, F / F_s)`. `remembers` are the vectors
-    that clients keep from round to round.
+    that clients keep from round to round. `class_balance`: every class of a client has the same total weight in its
+    loss. `toward_start`: weight decay pulls toward the model before the first round.
     """
 
     algorithm: str = "sgd"
@@ -73,12 +74,17 @@ class TrainingFacts(LedgerRecord):
     spectrum: float | None = None
     ball: BallFacts | None = None
     remembers: tuple[str, ...] = ()
+    class_balance: bool = False
+    toward_start: bool = False
 
 
 class StartFacts(LedgerRecord):
-    """Model before the first round: the model's own start, zeros, random numbers, or a file and its SHA-256."""
+    """Model before the first round: the model's own start, zeros, random numbers, a file, or what the server trained.
 
-    kind: Literal["own", "zeros", "random", "file"] = "own"
+    `digest` is the SHA-256 of the file, or of the parameters that the server trained on its `reserve`.
+    """
+
+    kind: Literal["own", "zeros", "random", "file", "reserve"] = "own"
     digest: str | None = None
 
 

@@ -143,7 +143,8 @@ class TrainingTask:
     of a run differ in their models alone. `attacked`: attackers do what they do in this round; else all are honest.
     `attack_state` is what they remember; None is what they prepared, which every process has. `memory` is what a
     `StatefulAlgorithm` keeps of each participant, (K, n, P) by name, and `mean` its mean over all clients of each
-    model, (K, G, P); both are empty for other algorithms.
+    model, (K, G, P); both are empty for other algorithms. `origins` are the models toward which weight decay pulls,
+    (K, G, P) or (1, G, P) for all K alike; None if it pulls toward 0.
     """
 
     number: int
@@ -153,6 +154,7 @@ class TrainingTask:
     attack_state: State | None = None
     memory: State = field(default_factory=dict)
     mean: State = field(default_factory=dict)
+    origins: Tensor | None = None
 
     def parts(self, at_once: int | None = None) -> list[slice]:
         """Cut the participants into chunks of this many, or of as many as `clients_at_once` says.

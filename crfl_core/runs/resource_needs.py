@@ -48,6 +48,8 @@ SMALL_FILES_BYTES = 50_000
 """Typical sizes on disk: a participant of a round (compressed), a round, a certified sample, a figure, the rest."""
 DRAWN_SAMPLE_BYTES = 24
 """Memory of one sample that a client draws for one of its steps."""
+BALANCED_SAMPLE_BYTES = 16
+"""Memory that class balance adds to it: its weight in double precision, and a copy in that of the models."""
 CERTIFIED_SAMPLE_BYTES = 170
 """Memory of the guarantee of one sample at one level, and of its line while the table is written."""
 TRAINING_COPIES = 4
@@ -338,9 +340,11 @@ def training_memory(config: RunConfig, sizes: RunSizes) -> tuple[Part, ...]:
     if hasattr(config.engine, "chunk_clients"):
         at_once = whole_number(config.engine, "chunk_clients") or clients_at_once(sizes.parameters, int(sizes.batch))
         chunk = min(chunk, at_once)
-    models = chunk * TRAINING_COPIES * sizes.model_bytes
+    copies = TRAINING_COPIES + config.training.toward_start  # the way from the start, along which decay pulls back
+    models = chunk * copies * sizes.model_bytes
     batches = chunk * sizes.batch * sizes.features * sizes.itemsize
-    drawn = chunk * sizes.batch * sizes.steps * DRAWN_SAMPLE_BYTES
+    each = DRAWN_SAMPLE_BYTES + config.training.class_balance * BALANCED_SAMPLE_BYTES
+    drawn = chunk * sizes.batch * sizes.steps * each
     parts = [
         Part(models, f"{chunk:,} models that train at once", "engine.chunk_clients"),
         Part(batches, "their batches", "training.batch_size"),

@@ -34,10 +34,11 @@ from crfl_core.runs.stored_votes import draw_vote_seed
 from crfl_core.runs.training_loop import train_rounds
 from crfl_core.runs.voter import Voter
 from crfl_core.training.clean_twin import check_twin
-from crfl_core.training.evaluation import backdoor_score, score, score_trusted_samples
+from crfl_core.training.evaluation import backdoor_score, score
 from crfl_core.training.federation import Federation, build
 from crfl_core.training.local_training import LocalTraining
 from crfl_core.training.session import Session
+from crfl_core.training.trusted_baseline import score_trusted_samples
 
 if TYPE_CHECKING:
     from crfl_core.config.loading import ConfigSource

@@ -165,7 +165,7 @@ def attack_state_of(federation: Federation, learned: State | None) -> State:
 class AttackedSteps(ProtocolSteps):
     """Steps of attackers, who change their gradients or project their models; `sizes` are those of their batches."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the steps of honest clients take, and what attackers know
         self,
         federation: Federation,
         attack: Attack,
@@ -173,8 +173,9 @@ class AttackedSteps(ProtocolSteps):
         start: Tensor,
         memory: ClientMemory,
         sizes: NDArray[np.int64],
+        origin: Tensor | None = None,
     ) -> None:
-        super().__init__(federation, start, memory)
+        super().__init__(federation, start, memory, origin)
         # Attackers see a copy: whatever they do to it, the others start from theirs.
         self._attack = attack
         self._given = start

@@ -1,7 +1,8 @@
 """Batch-spectrum rule and ball rule: factors of batches in local training, and checks before training.
 
 `L_s` and `F_s` are computed in double precision and rounded up, as `formulas.batch_spectrum` does. They depend on
-the batch alone, so a client that trains on all its samples in every step has the same ones in every round. See
+the batch alone, so a client that trains on all its samples in every step has the same ones in every round. Under class
+balance they are those of the weighted batch, `L_s = lambda_max(sum_b w_b x_b x_b^T / n)`. See
 docs/certificates/every-round.md#the-batch-spectrum-rule for the proofs.
 """
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from crfl_core.records.input_rows import Rows
     from crfl_core.records.inputs import FederatedData
     from crfl_core.records.round import BatchMeasurements, Clients
+    from crfl_core.training.class_balance import ClassBalance
 
 BATCH_NUMBERS_AT_ONCE = 2**23
 """Numbers of inputs that are copied in double precision together."""
@@ -44,9 +46,10 @@ Measured = tuple[Tensor, Tensor]
 class Spectra:
     """Spectra of clients that train on all of their samples in every step, computed once for each client."""
 
-    def __init__(self, data: FederatedData, features: Rows) -> None:
+    def __init__(self, data: FederatedData, features: Rows, balance: ClassBalance | None = None) -> None:
         self._data = data
         self._features = features
+        self._balance = balance
         self._known: dict[int, tuple[float, float]] = {}
 
     @property
@@ -65,7 +68,8 @@ class Spectra:
             rows = torch.from_numpy(self._data.partition[client]).to(self._features.device)
             x = self._features[rows][None]
             y = self._data.y[rows][None]
-            spectrum, start = batch_spectra(x, y, torch.tensor([len(rows)]), self.classes)
+            weights = None if self._balance is None else self._balance.of(client)[y]
+            spectrum, start = batch_spectra(x, y, torch.tensor([len(rows)]), self.classes, weights)
             self._known[client] = float(spectrum[0]), float(start[0])
         return self._known[client]
 
@@ -90,8 +94,13 @@ class BatchScaling:
         self._whole = whole
         self._factors = np.ones((len(clients), steps))
 
-    def factors(self, group: slice, step: int, x: Tensor, y: Tensor, sizes: Tensor) -> Tensor:
-        """Return the factors of one step of some clients, (n,); 1 for clients that make no step any more."""
+    def factors(
+        self, group: slice, step: int, x: Tensor, y: Tensor, sizes: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """Return the factors of one step of some clients, (n,); 1 for clients that make no step any more.
+
+        `weights`, (n, b), are those of the samples, 1 on average; None: 1 each.
+        """
         fresh = ~self._whole[group]
         if fresh.any():
             measured_sizes = sizes
@@ -99,9 +108,10 @@ class BatchScaling:
                 rows = torch.from_numpy(fresh)
                 x = x[rows]
                 y = y[rows]
+                weights = None if weights is None else weights[rows]
                 measured_sizes = sizes[rows]
             self._found[:, group, step][:, fresh] = torch.stack(
-                batch_spectra(x, y, measured_sizes, self._classes)
+                batch_spectra(x, y, measured_sizes, self._classes, weights)
             ).numpy()
         made = sizes.cpu().numpy() > 0
         self._found[:, group, step][:, ~made] = 0.0
@@ -120,18 +130,26 @@ class BatchScaling:
         )
 
 
-def batch_spectra(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured:
-    """Return `L_s` and `F_s` of batches (n, b, d) of which the first `sizes` rows count, none below the exact one."""
+def batch_spectra(x: Tensor, y: Tensor, sizes: Tensor, classes: int, weights: Tensor | None = None) -> Measured:
+    """Return `L_s` and `F_s` of batches (n, b, d) of which the first `sizes` rows count, none below the exact one.
+
+    `weights`, (n, b), are those of the samples, 1 on average; None: 1 each.
+    """
     at_once = max(1, BATCH_NUMBERS_AT_ONCE // max(1, x[0].numel()))
-    pieces = zip(x.split(at_once), y.split(at_once), sizes.to(x.device).split(at_once), strict=True)
-    spectra, starts = zip(*(batch_spectra_in_memory(*piece, classes) for piece in pieces), strict=True)
+    each = (x, y, sizes.to(x.device)) if weights is None else (x, y, sizes.to(x.device), weights)
+    pieces = zip(*(one.split(at_once) for one in each), strict=True)
+    spectra, starts = zip(*(batch_spectra_in_memory(classes, *piece) for piece in pieces), strict=True)
     return torch.cat(spectra).cpu(), torch.cat(starts).cpu()
 
 
-def batch_spectra_in_memory(x: Tensor, y: Tensor, sizes: Tensor, classes: int) -> Measured:
+def batch_spectra_in_memory(
+    classes: int, x: Tensor, y: Tensor, sizes: Tensor, weights: Tensor | None = None
+) -> Measured:
     """Return the same for batches that fit into memory in double precision."""
     samples, features = x.shape[1:]
     real = torch.arange(samples, device=x.device) < sizes[:, None]
+    if weights is not None:
+        real = real * weights.double().sqrt()  # both factors of every product below have one root of the weight
     inputs = x.double() * real[..., None]
     count = sizes.clamp(min=1).double()
     turned = inputs.transpose(1, 2)
@@ -221,6 +239,9 @@ def check_ball(config: RunConfig, facts: TrainingFacts, input_bound: float) -> N
     wrong = ""
     if not facts.plain or facts.proximal or facts.clip_gradients is not None:
         wrong = "needs plain SGD: set training.algorithm = 'sgd' and leave out training.clip_gradients"
+    elif facts.class_balance or facts.toward_start:
+        option = "class_balance" if facts.class_balance else "toward_start"
+        wrong = f"is proved for the plain mean of losses and decay toward 0: leave out training.{option}"
     elif any(noises):
         wrong = (
             "needs a run without training noise, which would drive the model out of the ball: set server.noise_std = 0"

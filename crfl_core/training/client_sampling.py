@@ -47,7 +47,10 @@ class ClientBehaviour:
 
 
 class HonestTraining(NamedTuple):
-    """Facts about local training that follows the protocol; no step is along a gradient longer than its bound."""
+    """Facts about local training that follows the protocol, and a bound on gradients.
+
+    No step is along a longer one, except on a batch whose weights sum to more than 1, which class balance may make.
+    """
 
     facts: TrainingFacts
     gradient_bound: float
@@ -129,7 +132,8 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
 
     With `a = 1 - eta (lambda + mu)` weight decay keeps `1 - (1 - a^tau) lambda / (lambda + mu)` of the model, and the
     residual of an update is at most `gradient_bound (1 - a^tau) / (lambda + mu)`, or `eta tau gradient_bound` without
-    decay and proximal weight.
+    decay and proximal weight. Class balance keeps that bound for clients that train on all their samples in every
+    step; the weights of a smaller batch may sum to more than 1. Decay toward the start model has no such bound.
     """
     training = config.training
     total = len(samples)
@@ -146,7 +150,8 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
     else:
         rate = per_client("training.learning_rate", rates, total, number)
     pull = decay + honest.facts.proximal
-    plain = honest.facts.plain
+    plain = honest.facts.plain and not honest.facts.toward_start
+    bounded = plain & (np.equal(batch_size, samples) if honest.facts.class_balance else np.ones(total, np.bool_))
     with np.errstate(divide="ignore"):
         shrunk = -np.expm1(steps * np.log1p(-rate * pull))  # 1 - a^tau, exact for the smallest decay
     lost = shrunk if pull == decay else shrunk * (decay / pull)
@@ -160,7 +165,7 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
         last_batch=np.minimum(batch_size, samples - (per_epoch - 1) * batch_size),
         weight_decay=np.full(total, decay),
         retention=1.0 - lost if plain else np.ones(total),
-        update_bound=reach * honest.gradient_bound if plain else np.full(total, np.inf),
+        update_bound=np.where(bounded, reach * honest.gradient_bound, np.inf),
         group=np.zeros(total, np.int64),
     )
 
@@ -231,6 +236,13 @@ def resolve_equal_influence(
     if not facts.plain or facts.proximal:
         raise ConfigError(
             f"equal influence is for plain SGD, found {facts.algorithm!r}: set algorithm = 'sgd'", key=LEARNING_RATE_KEY
+        )
+    if facts.class_balance or facts.toward_start:
+        option = "class_balance" if facts.class_balance else "toward_start"
+        raise ConfigError(
+            "equal influence serves certificates that are proved for the plain mean of losses and decay toward 0: "
+            f"leave out training.{option}, or give a rate",
+            key=LEARNING_RATE_KEY,
         )
     steps = fewest_steps(training, config.rounds, samples)
     if not (model.linear and model.convex and facts.clip_gradients is None and math.isfinite(smoothness)):

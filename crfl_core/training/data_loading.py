@@ -97,7 +97,7 @@ def reserve_samples(reserve: Reserve, data: Data, streams: Streams) -> tuple[Dat
     taken = 0
     kept = {}
     x = data.kept_x
-    for name, wanted in reserve:
+    for name, wanted in reserve.sets.items():
         if isinstance(wanted, ReserveSamples):
             kept[name] = load_reserve(name, wanted, data, streams)
         elif wanted is not None:
@@ -142,7 +142,12 @@ def load_reserve(name: str, wanted: ReserveSamples, data: Data, streams: Streams
 
 
 def plugins_using_reserve(config: RunConfig, name: str, fitted: Iterable[FittedFacts]) -> Iterator[str]:
-    """Yield the plugins that are handed a set. Measuring on it does not count: no certificate rests on that."""
+    """Yield the plugins that are handed a set, and whether the start model is trained on it.
+
+    Measuring on it does not count: no certificate rests on that.
+    """
+    if config.model.start == "reserve" and name in config.reserve.labelled:
+        yield "model.start"
     if name == "root":
         yield from (step.configured_as for step in config.aggregation if type(step).needs_root)
     if name == "curator":

@@ -48,8 +48,11 @@ from crfl_core.training.features import (
 from crfl_core.training.groups import ServerSteps, assign_groups, check_groups, plugins_watching_rounds, server_steps
 from crfl_core.training.models import Start, build_model, copy_model, gradient_bound, initial_model, training_facts
 from crfl_core.training.threats import check_remote_threat, check_threat, prepare_attack, rounds_to_resample
+from crfl_core.training.trusted_baseline import check_start_samples, train_start
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from crfl_core.plugin_api.local_algorithm import LocalAlgorithm
     from crfl_core.records.round import State
 
@@ -109,6 +112,7 @@ class Federation:
             rounds=self.config.rounds,
             streams=self.streams.only("aggregation"),
             root=None if root is None else RootSamples(root.features, root.labels),
+            origin=None if self.origins is None else self.origins[0, group],
         )
 
     def new_model(self) -> BoundModel:
@@ -124,11 +128,26 @@ class Federation:
         """Return the model before the first round, of the first group if there are several."""
         return self.start_of_group(0)
 
+    @cached_property
+    def origins(self) -> Tensor | None:
+        """Return the models toward which weight decay pulls, (1, G, P): those before round 1; None if toward 0."""
+        if not self.honest.facts.toward_start:
+            return None
+        starts = [self.start_of_group(group).parameters for group in range(len(self.participation.members))]
+        return torch.stack(starts).to(self.device, self.dtype)[None]
+
     def start_of_group(self, group: int) -> Start:
         """Return the model of a group before the first round; if it is random, every group has its own."""
+        if self.config.model.start == "reserve":
+            return self._reserve_start
         alone = len(self.participation.members) == 1
         generator = self.streams.generator(of_group("initial", None if alone else group))
         return initial_model(self.config.model, self.model, generator)
+
+    @cached_property
+    def _reserve_start(self) -> Start:
+        """Return the model that the server trained on its labelled samples, the same for all groups."""
+        return train_start(self)
 
     @cached_property
     def facts(self) -> RunFacts:
@@ -179,6 +198,7 @@ def build(
     check_sizes(data, model, maps, participation)
     check_groups(config.aggregation, participation.participants(1))
     check_root(config)
+    check_start_samples(config)
     check_remote_threat(config, data)
     check_threat(config, data.clients)
     prepared = prepare_attack(config, data, participation, streams)

@@ -46,8 +46,10 @@ class ClientMemory:
 class ProtocolSteps(GradientSteps):
     """Steps of any algorithm, with clipped gradients and a pull toward the start, on flat parameters."""
 
-    def __init__(self, federation: Federation, start: Tensor, memory: ClientMemory) -> None:
-        super().__init__(federation.new_model(), start)
+    def __init__(
+        self, federation: Federation, start: Tensor, memory: ClientMemory, origin: Tensor | None = None
+    ) -> None:
+        super().__init__(federation.new_model(), start, origin)
         self._memory = memory
         self._facts = federation.honest.facts
         self._anchor = start

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from crfl_core.errors import PluginFailure
 from crfl_core.plugin_api.local_algorithm import LocalRound, StatefulAlgorithm
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.plugin_api.softmax_regression import LinearModel, LinearSteps
@@ -20,6 +21,7 @@ from crfl_core.records.round import BatchMeasurements, Clients, LocalUpdates, Tr
 from crfl_core.records.vote_counting import CountingTask, PartialCount, count_votes
 from crfl_core.training.attackers import AttackedSteps, Poisoner, attack_state_of, interferes_with_steps
 from crfl_core.training.batch_scaling import BatchScaling, Spectra
+from crfl_core.training.class_balance import ClassBalance
 from crfl_core.training.local_steps import ClientMemory, ProtocolSteps, remember_round
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ class LocalTraining:
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
-        self._spectra = Spectra(federation.data, federation.features)
+        self._balance = ClassBalance(federation.data) if federation.config.training.class_balance else None
+        self._spectra = Spectra(federation.data, federation.features, self._balance)
         self._gathering = BatchBuffer()
         self._poisoner = Poisoner(federation)
 
@@ -64,7 +67,11 @@ class LocalTraining:
         return LocalUpdates(part, torch.cat([trained.updates for trained in groups], dim=1), measurements, memory)
 
     def _train_group(self, task: TrainingTask, part: slice) -> LocalUpdates:
-        """Train clients of one group. A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`."""
+        """Train clients of one group. A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`.
+
+        With `training.toward_start` decay is `lambda (w_{s-1} - w_0)`; with `training.class_balance` g is the gradient
+        of the balanced loss.
+        """
         federation = self._federation
         behaviour = federation.participation.behaviour(task.number, attacked=task.attacked).take(part)
         order = np.argsort(behaviour.attacking, kind="stable")  # attackers last: they and the others are slices
@@ -81,23 +88,29 @@ class LocalTraining:
         rates = torch.from_numpy(behaviour.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
         decay = torch.from_numpy(clients.weight_decay).to(device, dtype) if clients.weight_decay.any() else None
         poisoned, measurements = self._poisoner.poison(task, rows, labels, sizes, clients.ids[honest:])
+        own_data = 0 if poisoned is None else len(poisoned)
+        balanced: Tensor | None = None
+        if self._balance is not None:
+            balanced = self._balance.sample_weights(clients.ids, labels, sizes, own_data)
+            weights = weights * balanced.to(dtype)
         scaling: BatchScaling | None = None
         if federation.honest.facts.spectrum is not None:
-            own_data = 0 if poisoned is None else len(poisoned)
             scaling = BatchScaling(self._spectra, federation.config.training, clients, own_data, rows.shape[1])
         start = expand_starts(task.starts.to(device, dtype), clients)
+        origin = origin_of(federation, task, clients)
         updates = start.new_empty(start.shape)
         memory = memory_of(federation, task, start, part, order, clients)
         kept = {name: torch.empty_like(values) for name, values in memory.own.items()}
         with errors_of("model", federation.config.model):
-            for group, models in local_models(federation, task, start, memory, honest, drawn.sizes):
+            for group, models in local_models(federation, task, Begin(start, memory, origin), honest, drawn.sizes):
                 decays = None if decay is None else decay[group]
                 own = poisoned if group.stop > honest else None
                 seen = iterate_inputs(self._gathering, federation.features, rows[group], own)
                 by_step = (each[group].unbind(1) for each in (labels, weights, rates))
                 for step, (x, y, means, rate) in enumerate(zip(seen, *by_step, strict=True)):
                     if scaling is not None:
-                        means = means * scaling.factors(group, step, x, y, sizes[group, step])[:, None]
+                        shares = None if balanced is None else balanced[group, step]
+                        means = means * scaling.factors(group, step, x, y, sizes[group, step], shares)[:, None]
                     made = x, y, means, rate, decays
                     if step < rows.shape[1] - 1:
                         models.step(*made)
@@ -107,12 +120,8 @@ class LocalTraining:
                     kept[name][:, group] = values
         if scaling is not None:
             measurements = scaling.add_measurements(measurements)
-        if 0 < honest < len(clients):
-            back = np.argsort(order)
-            updates = updates[:, back]
-            measurements = measurements.take(back)
-            kept = {name: values[:, back] for name, values in kept.items()}
-        return LocalUpdates(part, updates, measurements, kept)
+        trained = LocalUpdates(part, updates, measurements, kept)
+        return restore_order(trained, order) if 0 < honest < len(clients) else trained
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         """Count the votes on some samples of a test set, block by block."""
@@ -125,10 +134,26 @@ class LocalTraining:
         )
 
 
+def restore_order(trained: LocalUpdates, order: NDArray[np.int64]) -> LocalUpdates:
+    """Return what clients trained in the order in which they came, before `order` put attackers last."""
+    back = np.argsort(order)
+    kept = {name: values[:, back] for name, values in trained.memory.items()}
+    return LocalUpdates(trained.part, trained.updates[:, back], trained.measurements.take(back), kept)
+
+
 def expand_starts(starts: Tensor, clients: Clients) -> Tensor:
     """Return the models that clients of one group train from, (K, n, P), without a copy."""
     group = int(clients.group[0]) if starts.shape[1] > 1 else 0
     return starts[:, group : group + 1].expand(-1, len(clients), -1)
+
+
+def origin_of(federation: Federation, task: TrainingTask, clients: Clients) -> Tensor | None:
+    """Return the models toward which weight decay pulls clients of one group, (K or 1, n, P); None if toward 0."""
+    if not federation.honest.facts.toward_start:
+        return None
+    if task.origins is None:
+        raise PluginFailure("the engine must hand on TrainingTask.origins, toward which weight decay pulls")
+    return expand_starts(task.origins.to(federation.device, federation.dtype), clients)
 
 
 def memory_of(
@@ -163,12 +188,17 @@ def finish_round(
 NOTHING_KEPT = ClientMemory()
 
 
-def honest_models(federation: Federation, start: Tensor, memory: ClientMemory = NOTHING_KEPT) -> LocalModels:
-    """Return the models of clients that train as the protocol says, from `start`, (R, n, P)."""
+def honest_models(
+    federation: Federation, start: Tensor, memory: ClientMemory = NOTHING_KEPT, origin: Tensor | None = None
+) -> LocalModels:
+    """Return the models of clients that train as the protocol says, from `start`, (R, n, P).
+
+    Weight decay pulls toward `origin`, or toward 0 if that is None.
+    """
     model = federation.model
     facts = federation.honest.facts
-    if not facts.plain or facts.proximal:
-        return ProtocolSteps(federation, start, memory)
+    if not facts.plain or facts.proximal or origin is not None:
+        return ProtocolSteps(federation, start, memory, origin)
     if facts.clip_gradients is None:
         return federation.new_model().local_models(start)
     if isinstance(model, LinearModel):
@@ -176,13 +206,21 @@ def honest_models(federation: Federation, start: Tensor, memory: ClientMemory = 
     return ProtocolSteps(federation, start, memory)
 
 
+class Begin(NamedTuple):
+    """What n clients of one group begin a round with: models, (R, n, P), their memory, and the pull of weight decay."""
+
+    start: Tensor
+    memory: ClientMemory
+    origin: Tensor | None
+
+    def take(self, rows: slice) -> Begin:
+        """Return the same for some of the clients."""
+        origin = None if self.origin is None else self.origin[:, rows]
+        return Begin(self.start[:, rows], self.memory.take(rows), origin)
+
+
 def local_models(
-    federation: Federation,
-    task: TrainingTask,
-    start: Tensor,
-    memory: ClientMemory,
-    honest: int,
-    sizes: NDArray[np.int64],
+    federation: Federation, task: TrainingTask, begin: Begin, honest: int, sizes: NDArray[np.int64]
 ) -> list[tuple[slice, LocalModels]]:
     """Return the clients that train together, with their models in the layout that suits them best.
 
@@ -192,19 +230,14 @@ def local_models(
     attack = federation.config.attack
     clients = len(sizes)
     if attack is None or honest == clients or not interferes_with_steps(attack):
-        return [(slice(0, clients), honest_models(federation, start, memory))]
+        return [(slice(0, clients), honest_models(federation, *begin))]
     state = attack_state_of(federation, task.attack_state)
-    groups: list[tuple[slice, LocalModels]] = [
-        (
-            slice(honest, clients),
-            AttackedSteps(
-                federation, attack, state, start[:, honest:], memory.take(slice(honest, clients)), sizes[honest:]
-            ),
-        )
-    ]
+    attackers = slice(honest, clients)
+    start, memory, origin = begin.take(attackers)
+    attacked = AttackedSteps(federation, attack, state, start, memory, sizes[attackers], origin)
+    groups: list[tuple[slice, LocalModels]] = [(attackers, attacked)]
     if honest:
-        own = memory.take(slice(0, honest))
-        groups.append((slice(0, honest), honest_models(federation, start[:, :honest], own)))
+        groups.append((slice(0, honest), honest_models(federation, *begin.take(slice(0, honest)))))
     return groups
 
 

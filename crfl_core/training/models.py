@@ -84,6 +84,8 @@ def training_facts(config: RunConfig) -> TrainingFacts:
         proximal=proximal,
         clip_gradients=training.clip_gradients,
         remembers=remembered_names(algorithm),
+        class_balance=training.class_balance,
+        toward_start=training.toward_start,
     )
 
 
@@ -134,7 +136,10 @@ class Start(NamedTuple):
 
 
 def initial_model(plugin: Model, model: BoundModel, generator: np.random.Generator) -> Start:
-    """Return the start that a config asks for. Raises `ConfigError` if it names a file that does not fit the model."""
+    """Return the start that a config asks for. Raises `ConfigError` if it names a file that does not fit the model.
+
+    Of "reserve", it is the model's own start, from which the server trains.
+    """
     wanted = plugin.start
     if isinstance(wanted, Path):
         content = read_start_file(wanted)
@@ -146,7 +151,7 @@ def initial_model(plugin: Model, model: BoundModel, generator: np.random.Generat
         width = math.sqrt(dict(model.layout.shapes)["weight"][1])
         return Start(torch.from_numpy(generator.uniform(-1.0, 1.0, model.layout.size) / width), StartFacts(kind=wanted))
     with errors_of("model", plugin):
-        return Start(model.initial_parameters(generator), StartFacts(kind=wanted or "own"))
+        return Start(model.initial_parameters(generator), StartFacts(kind="random" if wanted == "random" else "own"))
 
 
 def read_start_file(path: Path) -> bytes:

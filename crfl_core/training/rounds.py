@@ -128,6 +128,7 @@ def broadcast(session: Session, groups: Sequence[GroupRound]) -> TrainingTask:
         groups[0].before.attack_state,
         {name: torch.cat([group.memory[name][:, group.places] for group in groups], dim=1) for name in names},
         {name: torch.stack([group.memory[name].mean(1) for group in groups], dim=1) for name in names},
+        session.federation.origins,
     )
 
 

@@ -46,6 +46,10 @@ def rows(name: str, runs: Sequence[RunResult]) -> Iterator[str]:
     for place, radius in enumerate(curves[0].radii):
         certified = spread([curve.certified_accuracy[place] for curve in curves])
         yield f"| {name} | {accuracy} | {radius:g} of {clients} | {certified} |"
+    alone = [own.accuracy for result in runs if (own := result.metrics.trusted_baseline) is not None]
+    if alone:  # no client touches that model
+        own = spread(alone)
+        yield f"| {name}: the server alone | {own} | {clients} of {clients} | {own} |"
 
 
 def spread(shares: Sequence[float]) -> str:

@@ -242,7 +242,21 @@ def test_owners_share_groups_if_there_are_many_and_differing_ones_are_pointed_ou
     assert "labels of owners are very different: 0.50" in outcome.stdout
     assert "Groups: 20, of about 3 clients" in outcome.stdout
     assert "Owners differ much" in outcome.stdout
-    assert tomllib.loads((tmp_path / "advice.toml").read_text())["groups"] == {"count": 20}
+    asked = tomllib.loads((tmp_path / "advice.toml").read_text())
+    assert asked["groups"] == {"count": 20}
+    assert asked["training"]["class_balance"] is True
+    assert "Label skew: clients hold other classes" in outcome.stdout
+
+
+def test_groups_of_clients_with_other_classes_balance_them() -> None:
+    answers = Answers(attackers=1, clients=20, when="every", model="linear", alike=False)
+    skewed = tomllib.loads(config_text(answers, choose_certificate(answers), "advice"))
+    assert skewed["training"]["class_balance"] is True
+    assert load_config(skewed).config.training.class_balance
+    assert "class_balance" not in config("every", "linear")["training"]
+    early = Answers(attackers=1, clients=20, when="one-early", model="linear", alike=False)
+    one_model = tomllib.loads(config_text(early, choose_certificate(early), "advice"))
+    assert "class_balance" not in one_model["training"]  # its certificate refuses it
 
 
 def test_images_get_features_for_images(crfl: Crfl, tmp_path: Path) -> None:

@@ -214,13 +214,17 @@ def test_what_travels_arrives_as_it_was() -> None:
     state = {"pattern": torch.arange(3.0)}
     memory = {"variate": torch.rand(1, len(task.clients), 3)}
     mean = {"variate": torch.rand(1, 1, 3)}
-    sent = SentTask.from_task(TrainingTask(2, task.starts, task.clients, True, state, memory, mean))
+    origins = torch.rand(1, 1, 3)
+    sent = SentTask.from_task(TrainingTask(2, task.starts, task.clients, True, state, memory, mean, origins))
     arrived = sent.to_task(vars(task.clients))
     assert torch.equal(arrived.starts, task.starts)
     assert arrived.attack_state is not None
     assert torch.equal(arrived.attack_state["pattern"], state["pattern"])
     assert torch.equal(arrived.memory["variate"], memory["variate"])
     assert torch.equal(arrived.mean["variate"], mean["variate"])
+    assert arrived.origins is not None
+    assert torch.equal(arrived.origins, origins)
+    assert SentTask.from_task(task).to_task(vars(task.clients)).origins is None
     worker = Worker()
     worker.open(job.specification, local_versions())
     answer = worker.train(SentTask.from_task(task), vars(task.clients), slice(2, 5))[1]

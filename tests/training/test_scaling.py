@@ -124,9 +124,11 @@ def test_spectra_are_not_below_those_of_thirty_digits(shape: tuple[int, int], mo
 def test_a_client_that_always_trains_on_everything_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     federation, calls, measured = built(batch_size=1000, steps=4), [], batch_scaling.batch_spectra
 
-    def counted(x: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor, classes: int) -> batch_scaling.Measured:
+    def counted(
+        x: torch.Tensor, y: torch.Tensor, sizes: torch.Tensor, classes: int, weights: torch.Tensor | None
+    ) -> batch_scaling.Measured:
         calls.append(len(x))
-        return measured(x, y, sizes, classes)
+        return measured(x, y, sizes, classes, weights)
 
     monkeypatch.setattr(batch_scaling, "batch_spectra", counted)
     clients, training = federation.participation.participants(1), LocalTraining(federation)

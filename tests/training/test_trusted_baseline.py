@@ -8,6 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crfl_experiments.comparison import compare_runs, read_runs
+from crfl_experiments.run_list import list_runs
+from crfl_experiments.sweeps.results import measure_rows
+from crfl_reports.pages.experiment_table import MEASURES
+from crfl_reports.pages.sections import measured
+from crfl_reports.pages.words import percent
+from crfl_trackers.run_summary import final_metrics
 from sklearn.linear_model import LogisticRegression
 
 import crfl_core
@@ -44,6 +51,44 @@ def test_it_is_the_regression_on_all_reserved_samples() -> None:
     tested = np.hstack([chosen.features.double().numpy(), np.ones((len(chosen.labels), 1))])
     assert found.samples == 100
     assert found.accuracy == pytest.approx(peer.score(tested, chosen.labels.numpy()), abs=0.006)
+
+
+def test_every_table_has_it(tmp_path: Path) -> None:
+    run = crfl_core.run(reserving(), out=tmp_path / "run")
+    baseline = run.metrics.trusted_baseline
+    assert baseline is not None
+    comparison = compare_runs(read_runs([tmp_path / "run"]))
+    assert comparison.points[0].statistics["accuracy of the server alone"].mean == baseline.accuracy
+    assert "accuracy of the server alone" in comparison.short_measures
+    rows = {row["measure"]: row["value"] for row in measure_rows(run.metrics)}
+    assert rows["accuracy_of_server_alone"] == baseline.accuracy
+    assert final_metrics(run.metrics)["final/accuracy_of_server_alone"] == baseline.accuracy
+    (listed,) = list_runs(tmp_path)
+    assert listed.server_alone == baseline.accuracy
+    assert ("server_alone", percent(baseline.accuracy)) in {(key, value) for key, _, value in measured(run.metrics)}
+    assert MEASURES["server alone"](run) == (baseline.accuracy, "")
+    without = crfl_core.run(reserving(reserve={}), out=tmp_path / "without")
+    assert "accuracy_of_server_alone" not in {row["measure"] for row in measure_rows(without.metrics)}
+    assert MEASURES["server alone"](without) is None
+
+
+def test_labels_of_another_dataset_count() -> None:
+    """The classes of all sets but a curator's are checked to be those of the run."""
+    other = {"samples": 70, "dataset": {"type": "digits"}}
+    found = score_trusted_samples(federation_of(reserving(reserve={"root": other, "curator": 30})))
+    assert found is not None
+    assert found.samples == 100
+
+
+def test_it_has_a_penalty_of_its_own() -> None:
+    one, other = (
+        score_trusted_samples(federation_of(reserving(reserve={"root": 60, "weight_decay": decay})))
+        for decay in (0.01, 30.0)
+    )
+    assert one is not None
+    assert other is not None
+    assert one == score_trusted_samples(federation_of(reserving(reserve={"root": 60})))
+    assert other.accuracy < one.accuracy
 
 
 def test_a_server_without_samples_has_none() -> None:

@@ -142,6 +142,7 @@ def essential_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     stepping = assumption_checks.optimiser_objection(ledger, rounds)
     return (
         replace(assumption_checks.check_softmax_regression(ledger), name="softmax regression"),
+        assumption_checks.check_objective(ledger),
         assumption_checks.build_check(
             "attacked rounds exist",
             exist,

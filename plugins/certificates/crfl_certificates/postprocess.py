@@ -77,6 +77,7 @@ def drift_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
     common = (
         assumption_checks.check_round_acceptance(ledger),
         assumption_checks.check_plugin_memory(ledger, number),
+        assumption_checks.check_objective(ledger),
         *spectrum_checks(ledger, threat),
     )
     if drift_kind(ledger, threat) == "breakdown":

@@ -279,6 +279,9 @@ def stack_tasks(tasks: Mapping[int, TrainingTask], models: int, filler: Training
         starts=torch.cat([task.starts for task in own]),
         memory={name: torch.cat([task.memory[name] for task in own]) for name in filler.memory},
         mean={name: torch.cat([task.mean[name] for task in own]) for name in filler.mean},
+        origins=None
+        if filler.origins is None
+        else torch.cat([task.origins for task in own if task.origins is not None]),
     )
 
 
@@ -289,6 +292,7 @@ def is_same_training(one: TrainingTask, other: TrainingTask) -> bool:
         and one.attacked == other.attacked
         and one.starts.shape == other.starts.shape
         and one.memory.keys() == other.memory.keys()
+        and (one.origins is None) == (other.origins is None)
         and all(np.array_equal(value, getattr(other.clients, name)) for name, value in vars(one.clients).items())
         and is_same_state(one.attack_state, other.attack_state)
     )

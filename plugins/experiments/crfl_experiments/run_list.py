@@ -39,7 +39,10 @@ SORTS = ("name", "accuracy", "backdoor", "certified", "age", "size")
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Summary of one run; None where a number is missing. `certified` is that of the best client certificate."""
+    """Summary of one run; None where a number is missing. `certified` is that of the best client certificate.
+
+    `server_alone` is the accuracy on the server's own labelled samples, which holds against any number of clients.
+    """
 
     name: str
     state: str
@@ -50,6 +53,7 @@ class RunSummary:
     certified: float | None = None
     certificate: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
+    server_alone: float | None = None
 
 
 def list_runs(folder: Path, sort: str = "name") -> list[RunSummary]:
@@ -125,7 +129,8 @@ def describe_run(directory: RunDirectory, folder: Path, settings: dict[str, Any]
     backdoor = None if metrics.backdoor is None else metrics.backdoor.success_rate
     proved = metrics.proven_accuracy(CLIENTS)
     certified, certificate = (None, "") if proved is None else (proved[0], proved[1].certificate)
-    return RunSummary(name, state, age, size, metrics.accuracy, backdoor, certified, certificate, texts)
+    alone = None if metrics.trusted_baseline is None else metrics.trusted_baseline.accuracy
+    return RunSummary(name, state, age, size, metrics.accuracy, backdoor, certified, certificate, texts, alone)
 
 
 def as_json(listed: list[RunSummary]) -> str:
@@ -188,6 +193,7 @@ def facts_of(listed: Sequence[RunSummary]) -> Columns:
         "accuracy": [format_share(one.accuracy) for one in listed],
         "backdoor": [format_share(one.backdoor) for one in listed],
         "certified": [format_share(one.certified) for one in listed],
+        "server alone": [format_share(one.server_alone) for one in listed],
     }
     return {name: values for name, values in columns.items() if any(values)}
 

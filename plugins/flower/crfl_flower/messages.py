@@ -36,8 +36,8 @@ class MalformedMessage(Exception):
 class TrainingOrder:
     """One client's part of a round: train from `starts` (K, P) as `row` says.
 
-    The reply repeats `token`. `specification` is what both sides need to train alike; it names no data. `total` is the
-    number of clients.
+    `origin`, (1, P), is the model toward which weight decay pulls, None if it pulls toward 0. The reply repeats
+    `token`. `specification` is what both sides need to train alike; it names no data. `total` is the number of clients.
     """
 
     round: int
@@ -47,25 +47,27 @@ class TrainingOrder:
     specification: str
     row: Mapping[str, float]
     starts: Tensor
+    origin: Tensor | None = None
 
     @staticmethod
     def for_participant(task: TrainingTask, place: int, total: int, specification: str, token: str) -> TrainingOrder:
         """Return the order for the participant at a place of a round."""
         clients = task.clients
         row = {name: column[place].item() for name, column in vars(clients).items()}
-        own = task.starts[:, min(int(clients.group[place]), task.starts.shape[1] - 1)]
-        return TrainingOrder(task.number, token, int(clients.ids[place]), total, specification, row, own)
+        group = min(int(clients.group[place]), task.starts.shape[1] - 1)
+        own = task.starts[:, group]
+        origin = None if task.origins is None else task.origins[:, group]
+        return TrainingOrder(task.number, token, int(clients.ids[place]), total, specification, row, own, origin)
 
     def to_record(self) -> RecordDict:
         """Return the order as a Flower record."""
         words: Values = {"round": self.round, "token": self.token, "client": self.client, "total": self.total}
         words["specification"] = self.specification
+        arrays = {"starts": array_from_tensor(self.starts)}
+        if self.origin is not None:
+            arrays["origin"] = array_from_tensor(self.origin)
         return RecordDict(
-            {
-                "order": ConfigRecord(words),
-                "row": ConfigRecord(dict(self.row)),
-                "arrays": ArrayRecord({"starts": array_from_tensor(self.starts)}),
-            }
+            {"order": ConfigRecord(words), "row": ConfigRecord(dict(self.row)), "arrays": ArrayRecord(arrays)}
         )
 
     @staticmethod
@@ -73,14 +75,17 @@ class TrainingOrder:
         """Return the order in a message of the server, which the node trusts."""
         records = message.content.config_records
         order = records["order"]
-        array = message.content.array_records["arrays"]["starts"]
+        arrays = message.content.array_records["arrays"]
+        array = arrays["starts"]
         kind = next((kind for kind, name in DTYPE_CODES.items() if name == array.dtype), None)
         if kind is None or len(array.shape) != 2:
             raise MalformedMessage(f"starts of type {array.dtype[:20]!r} and shape {array.shape}")
         words: Values = {name: order[name] for name in ("round", "token", "client", "total", "specification")}
         starts = tensor_from_array(array, kind, tuple(array.shape))
         row: Values = dict(records["row"])
-        return TrainingOrder(**words, row=row, starts=starts)
+        has_origin = "origin" in arrays
+        origin = tensor_from_array(arrays["origin"], kind, (1, array.shape[1])) if has_origin else None
+        return TrainingOrder(**words, row=row, starts=starts, origin=origin)
 
     def to_task(self) -> TrainingTask:
         """Return the order as a task of local training, in which only this client's row is used."""
@@ -89,7 +94,8 @@ class TrainingOrder:
             one.name: np.full(self.total, self.row[one.name], np.float64 if one.name in kinds else np.int64)
             for one in fields(Clients)
         } | {"group": np.zeros(self.total, np.int64)}
-        return TrainingTask(self.round, self.starts[:, None], Clients(**columns), attacked=True)
+        origins = None if self.origin is None else self.origin[:, None]
+        return TrainingTask(self.round, self.starts[:, None], Clients(**columns), attacked=True, origins=origins)
 
     def build_reply(self, updates: Tensor) -> RecordDict:
         """Return the reply with updates (K, P)."""

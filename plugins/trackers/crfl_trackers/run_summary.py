@@ -55,6 +55,8 @@ def final_metrics(result: RunResult) -> dict[str, float]:
     """Return the headline numbers of a finished run."""
     metrics = result.metrics
     found = {"final/accuracy": metrics.accuracy, "final/loss": metrics.loss}
+    if metrics.trusted_baseline is not None:
+        found["final/accuracy_of_server_alone"] = metrics.trusted_baseline.accuracy
     if metrics.backdoor is not None:
         found |= {"final/success_rate": metrics.backdoor.success_rate, "final/clean_rate": metrics.backdoor.clean_rate}
     for curve in metrics.curves:

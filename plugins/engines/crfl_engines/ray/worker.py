@@ -38,14 +38,15 @@ class SentTask(NamedTuple):
     attack_state: Columns | None
     memory: Columns
     mean: Columns
+    origins: NDArray[Any] | None = None
 
     @classmethod
     def from_task(cls, task: TrainingTask) -> SentTask:
         """Convert a task to what is sent."""
         state = None if task.attack_state is None else {name: to_array(one) for name, one in task.attack_state.items()}
-        return cls(
-            task.number, to_array(task.starts), task.attacked, state, arrays_of(task.memory), arrays_of(task.mean)
-        )
+        memory = arrays_of(task.memory)
+        origins = None if task.origins is None else to_array(task.origins)
+        return cls(task.number, to_array(task.starts), task.attacked, state, memory, arrays_of(task.mean), origins)
 
     def to_task(self, columns: Mapping[str, NDArray[Any]]) -> TrainingTask:
         """Convert it back, with the participants."""
@@ -54,7 +55,8 @@ class SentTask(NamedTuple):
         clients = Clients(**columns)
         memory = {name: to_tensor(one) for name, one in self.memory.items()}
         mean = {name: to_tensor(one) for name, one in self.mean.items()}
-        return TrainingTask(self.number, starts, clients, self.attacked, state, memory, mean)
+        origins = None if self.origins is None else to_tensor(self.origins)
+        return TrainingTask(self.number, starts, clients, self.attacked, state, memory, mean, origins)
 
 
 class SentCount(NamedTuple):

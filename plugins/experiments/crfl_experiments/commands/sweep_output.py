@@ -20,8 +20,8 @@ from crfl_experiments.sweeps.schedule import Plan, plan_cells
 from crfl_experiments.sweeps.sweep_table import read_choices, settings_outside_table
 from crfl_experiments.sweeps.values import parse_value, split_values, table_value
 
-MOST_TABLES = 3
-"""How many measures a sweep shows when it is finished: accuracy, backdoor success and the first certificate."""
+MOST_TABLES = 4
+"""How many measures a sweep shows: accuracy, backdoor success, that of the server alone, and the first certificate."""
 
 
 def table_from_options(

@@ -130,6 +130,8 @@ def measure_rows(metrics: Metrics) -> Iterator[Row]:
 
     yield from plain("accuracy", metrics.accuracy)
     yield from plain("loss", metrics.loss)
+    if metrics.trusted_baseline is not None:
+        yield from plain("accuracy_of_server_alone", metrics.trusted_baseline.accuracy)
     yield from plain("accuracy", metrics.backdoored_accuracy, "backdoored")
     if metrics.backdoor is not None:
         yield from plain("backdoor_success", metrics.backdoor.success_rate, "backdoored")

@@ -171,6 +171,12 @@ def backdoor_success(run: RunResult) -> tuple[float, str] | None:
     return None if backdoor is None else (backdoor.success_rate, "")
 
 
+def server_alone(run: RunResult) -> tuple[float, str] | None:
+    """Return the accuracy on the server's own labelled samples, which holds against any number of clients."""
+    own = run.metrics.trusted_baseline
+    return None if own is None else (own.accuracy, "")
+
+
 def certified_against(clients: float) -> Reader:
     """Return a function that reads the best certified accuracy against some clients, and its certificate."""
 
@@ -198,6 +204,7 @@ MEASURES: dict[str, Reader] = {
     "attack success": backdoor_success,
     "certified, 1 client": certified_against(1.0),
     "certified, 2 clients": certified_against(2.0),
+    "server alone": server_alone,
 }
 RANKED_BY = ("certified, 1 client", "accuracy")
 

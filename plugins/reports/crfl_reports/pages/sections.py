@@ -60,6 +60,9 @@ def number_row(title: str, note: Html | None, numbers: Iterable[tuple[str, Html,
 def measured(metrics: Metrics) -> Iterator[tuple[str, Html, str]]:
     """Yield the numbers that were measured: key, name and value."""
     yield "accuracy", join_parts(["accuracy on clean test samples"]), words.percent(metrics.accuracy)
+    if metrics.trusted_baseline is not None:
+        told = join_parts(["accuracy of the server alone, against any number of clients"])
+        yield "server_alone", told, words.percent(metrics.trusted_baseline.accuracy)
     if metrics.backdoor is not None:
         success = glossary_term("attack success rate", "attack success rate")
         yield "success_rate", success, words.percent(metrics.backdoor.success_rate)
