@@ -19,7 +19,7 @@ from crfl_core.errors import ConfigError
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.records.array_bytes import digest_of
 from crfl_core.records.ledger import StartFacts
-from crfl_core.training.evaluation import predict_classes
+from crfl_core.training.evaluation import predict_with_loss
 from crfl_core.training.features import map_inputs
 from crfl_core.training.models import START_KEY, Start, initial_model
 
@@ -59,7 +59,7 @@ def score_trusted_samples(federation: Federation) -> TrustedScore | None:
     else:
         parameters = minimise_loss(federation, own)
     chosen = federation.test_sets["clean"]
-    classes, _ = predict_classes(federation, parameters, (chosen.features, chosen.labels), ())
+    classes, _ = predict_with_loss(federation, parameters, (chosen.features, chosen.labels), ())
     return TrustedScore(float((classes == chosen.labels).double().mean()), len(own.labels))
 
 

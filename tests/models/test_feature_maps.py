@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from crfl_models.feature_maps.rescaling import Identity, UnitBall
+from crfl_models.feature_maps.rescaling import Identity, Logarithm, UnitBall
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -17,8 +17,14 @@ from crfl_core.plugin_api.feature_map import FeatureMaps
 from tests.oracle import federation_of, tiny
 
 inputs = arrays(np.float64, (2, 5), elements=st.floats(-20, 20, width=32))
+positive = st.floats(0.1, 10)
 maps = st.lists(
-    st.one_of(st.just(Identity()), st.floats(0.1, 10).map(lambda radius: UnitBall(radius=radius))), max_size=3
+    st.one_of(
+        st.just(Identity()),
+        positive.map(lambda radius: UnitBall(radius=radius)),
+        positive.map(lambda scale: Logarithm(scale=scale)),
+    ),
+    max_size=3,
 )
 
 
@@ -40,6 +46,16 @@ def test_unit_ball_divides_by_the_larger_of_norm_and_radius(x: np.ndarray, radiu
     mapped = UnitBall(radius=radius).bind(5)(torch.from_numpy(x))
     expected = [row / max(float(np.linalg.norm(row)), radius) for row in x]
     np.testing.assert_allclose(mapped, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_the_logarithm_keeps_signs_and_its_slope_is_largest_at_zero() -> None:
+    link = Logarithm(scale=4.0).bind(3)
+    np.testing.assert_allclose(link(torch.tensor([-2.0, 0.0, 2.0])), [-math.log(9), 0.0, math.log(9)], rtol=1e-6)
+    small = torch.full((3,), 1e-6, dtype=torch.float64)
+    assert link.lipschitz is not None
+    assert float(link(small).norm()) == pytest.approx(link.lipschitz * float(small.norm()), rel=1e-5)
+    assert link.norm_bound(2.0) == pytest.approx(math.sqrt(3) * math.log(9))
+    assert link.norm_bound(math.inf) == math.inf
 
 
 def test_unbounded_inputs_land_in_the_unit_ball() -> None:

@@ -1,6 +1,8 @@
-"""Feature maps that rescale inputs: to the unit ball, to the unit sphere, or not at all."""
+"""Feature maps that rescale inputs: to the unit ball, to the unit sphere, number by number, or not at all."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from pydantic import Field
@@ -92,3 +94,34 @@ class UnitSphere(FeatureMap):
     def bind(self, inputs: int) -> BoundMap:
         """Keep the number of features."""
         return BoundUnitSphere(inputs)
+
+
+class BoundLogarithm(BoundMap):
+    """`sign(x) log(1 + scale |x|)`, number by number."""
+
+    def __init__(self, inputs: int, scale: float) -> None:
+        self.outputs = inputs
+        self.lipschitz = scale
+        self._scale = scale
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (..., d) -> (..., d)."""
+        return torch.copysign(torch.log1p(self._scale * x.abs()), x)
+
+    def norm_bound(self, inputs: float) -> float:
+        """Return the smaller of two bounds: by the slope at 0, and by the largest number d times."""
+        return min(self._scale * inputs, math.sqrt(self.outputs) * math.log1p(self._scale * inputs))
+
+
+class Logarithm(FeatureMap):
+    """Shortens large numbers, `sign(x) log(1 + scale |x|)`; Lipschitz with constant `scale`.
+
+    The slope is largest at 0, where it is `scale`. Behind `scattering`, whose outputs differ by orders of magnitude,
+    it lets weak textures count beside strong edges.
+    """
+
+    scale: float = Field(100.0, gt=0, description="what numbers are multiplied by")
+
+    def bind(self, inputs: int) -> BoundMap:
+        """Keep the number of features."""
+        return BoundLogarithm(inputs, self.scale)
