@@ -24,6 +24,8 @@ from crfl_core.extend import (
     ClientUpdates,
     Data,
     DataFacts,
+    Dataset,
+    Domain,
     LocalAlgorithm,
     LocalStep,
     Model,
@@ -36,6 +38,7 @@ from crfl_core.extend import (
     StepDirection,
     Streams,
 )
+from crfl_core.plugin_api.dataset import ScalingKind
 from crfl_core.plugin_api.feature_map import FeatureMap, FeatureMaps
 from crfl_core.training import rounds
 from crfl_core.training.features import load_or_compute_features, map_inputs
@@ -167,6 +170,59 @@ def test_what_clients_of_one_group_do_changes_no_bit_of_another(pair: tuple[dict
     (reached,) = [group for group, clients in enumerate(members) if attacked["attack"]["clients"][0] in clients]
     others = [group for group in range(GROUPS) if group != reached]
     assert torch.equal(here[:, others], there[:, others])
+
+
+class Unbounded(Dataset):
+    """Inputs without a bound, of which the first has the value that is asked for."""
+
+    scaling: ScalingKind = "none"
+    first: float = 0.0
+
+    def read(self) -> Data:
+        source = np.random.default_rng(0)
+        x = source.normal(size=(140, 6)).astype(np.float32)
+        y = source.integers(0, 3, len(x))
+        x[0] = self.first
+        return Data(x[:120], y[:120], x[120:], y[120:], Domain(-np.inf, np.inf), ("a", "b", "c"))
+
+
+class Even(Partitioner):
+    """Gives six clients twenty samples each; the first of all is that of client 0."""
+
+    def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
+        return tuple(np.split(np.arange(len(data.y)), 6))
+
+
+PLUGINS |= {"unbounded": Unbounded, "even": Even}
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"learning_rate": 30.0},
+        {"learning_rate": 0.3, "clip_gradients": 1.0},
+        {"learning_rate": 9.0, "algorithm": "momentum"},
+    ],
+)
+@pytest.mark.parametrize("model", ["softmax", "mlp"])
+def test_short_batches_are_not_padded_with_samples_of_another_group(model: str, training: dict[str, Any]) -> None:
+    """Padding has weight 0, but 0 times what overflows is no number."""
+
+    config = tiny(
+        rounds=2,
+        dtype="float32",
+        partition={"type": "even"},
+        groups={"count": GROUPS},
+        model=model,
+        training={"batch_size": 8, "epochs": 2} | training,
+        server={"clip_norm": 1e38, "noise_std": 0.0},
+        attack="none",
+        certificates=["group-vote"],
+    )
+    here, *there = (models_of(config | {"dataset": {"type": "unbounded", "first": first}}) for first in (0, 1e30, 3e38))
+    members = federation_of(config | {"dataset": "unbounded"}, PLUGINS).participation.members
+    others = [group for group, clients in enumerate(members) if 0 not in clients]
+    assert all(torch.equal(here[:, others], models[:, others]) for models in there)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
