@@ -69,6 +69,30 @@ def test_runs_continuations_and_votes_have_the_bits_of_the_local_engine(two_node
     assert [name for name in one if one[name] != two[name]] == OTHER_ENGINE
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_clients_of_one_group_change_no_bit_of_another(two_nodes: Nodes, tmp_path: Path, dtype: str) -> None:
+    config = tiny(
+        rounds=2,
+        dtype=dtype,
+        groups={"count": 3},
+        model={"type": "mlp", "hidden": [5]},
+        training={"learning_rate": 0.3, "steps": 4, "batch_size": 1},
+        aggregation=["rfa"],
+        attack="none",
+        certificates=["group-vote"],
+    )
+    attack = {"type": "pgd", "clients": [0], "rounds": [1, 2], "poisoned_per_batch": 1, "scale": 1e30, "steps": 9}
+    clean, attacked = (
+        crfl_core.run(config | {"attack": attack, "engine": two_nodes.engine()}, out=tmp_path / str(number))
+        for number, attack in enumerate(("none", attack))
+    )
+    here = crfl_core.run(config | {"attack": attack, "engine": LOCAL}, out=tmp_path / "here")
+    assert torch.equal(attacked.parameters, here.parameters)
+    assert attacked.ledger.facts.groups is not None
+    same = [torch.equal(one, other) for one, other in zip(clean.parameters, attacked.parameters, strict=True)]
+    assert same == [0 not in members for members in attacked.ledger.facts.groups.members]
+
+
 def test_the_engine_keeps_what_engines_promise(two_nodes: Nodes) -> None:
     engine = Ray(address=two_nodes.address, workers=1, chunk_clients=4).with_name("ray")
     assert [result for result in check_plugin(engine) if result.status != "passed"] == []
