@@ -96,12 +96,25 @@ MODELS: list[Any] = [
 ]
 ENGINES: list[Any] = [
     {"type": "local", "threads": 1},
+    {"type": "local", "threads": 2},
     {"type": "local", "threads": 1, "chunk_clients": 1},
     {"type": "local", "threads": 1, "chunk_clients": 2},
     {"type": "local", "threads": 1, "chunk_clients": 5},
     {"type": "stacked"},
     {"type": "stacked", "models": 2, "place": 1, "parts": 3, "chunk_clients": 2},
 ]
+
+
+AGGREGATIONS: list[Any] = [
+    ["fedavg"],
+    [{"type": "update-cap", "bound": 2.0}, "fedavg"],
+    ["median"],
+    ["rfa"],
+    ["foolsgold"],
+    ["flame"],
+    [{"type": "per-layer", "rule": {"type": "median"}}],
+]
+OPTIMISERS: list[Any] = [None, "momentum", "adam"]
 
 
 def models_of(config: dict[str, Any]) -> Tensor:
@@ -124,8 +137,12 @@ def federations(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
         groups={"count": GROUPS, "salt": draw(st.integers(0, 3))},
         model=draw(st.sampled_from(MODELS)),
         engine=draw(st.sampled_from(ENGINES)),
-        server={"clip_norm": draw(st.sampled_from([3.0, 1e38])), "noise_std": 0.01},
-        aggregation=draw(st.sampled_from([["fedavg"], ["median"], [{"type": "update-cap", "bound": 2.0}, "fedavg"]])),
+        server={
+            "clip_norm": draw(st.sampled_from([3.0, 1e38])),
+            "noise_std": 0.01,
+            "optimiser": draw(st.sampled_from(OPTIMISERS)),
+        },
+        aggregation=draw(st.sampled_from(AGGREGATIONS)),
         attack="none",
         certificates=["group-vote"],
     )
@@ -133,7 +150,7 @@ def federations(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
         "learning_rate": 0.3,
         "batch_size": draw(st.sampled_from([1, 2, 3, 8, 17, 64])),
         "weight_decay": draw(st.sampled_from([0.0, 0.01])),
-        "algorithm": draw(st.sampled_from(["sgd", "momentum", "fedprox"])),
+        "algorithm": draw(st.sampled_from(["sgd", "momentum", "fedprox", "scaffold"])),
         "participation": draw(st.sampled_from([1.0, 0.7])),
     }
     training |= draw(st.sampled_from([{"epochs": 1}, {"steps": 3}]))
@@ -155,7 +172,7 @@ def federations(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     return clean, clean | {"partition": share | {"first": taken}, "attack": attack}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(federations())
 def test_what_clients_of_one_group_do_changes_no_bit_of_another(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
     clean, attacked = pair
