@@ -172,6 +172,7 @@ class RunFacts(LedgerRecord):
     domain: tuple[float, float]
     image_shape: tuple[int, ...] | None
     class_names: tuple[str, ...]
+    classes_found: bool = False
     feature_names: tuple[str, ...] = ()
     input_norm_bound: float
     feature_norm_bound: float

@@ -257,6 +257,7 @@ def run_facts(federation: Federation) -> RunFacts:
         domain=(facts.domain.low, facts.domain.high),
         image_shape=facts.image_shape,
         class_names=data.class_names,
+        classes_found=data.classes_found,
         feature_names=data.feature_names if facts.image_shape is None else (),
         input_norm_bound=bound,
         feature_norm_bound=maps.norm_bound(bound),

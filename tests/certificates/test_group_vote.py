@@ -275,8 +275,8 @@ def test_a_what_if_question_about_radii_answers_collectively_as_well(tmp_path: P
     answer = crfl_core.certify(run, overrides=["evaluation.radii=[2, 3]"])
     (curve,) = answer.collective
     known = dict(zip(run.metrics.collective[0].clients, run.metrics.collective[0].collective_accuracy, strict=True))
-    assert curve.clients == (2, 3)
-    assert curve.collective_accuracy == (known[2], known[3])
+    assert curve.clients == (1, 2, 3)  # the assumed number, too
+    assert curve.collective_accuracy == tuple(known[number] for number in curve.clients)
 
 
 def test_no_set_of_clients_leaves_less_than_the_collective_accuracy(tmp_path: Path) -> None:

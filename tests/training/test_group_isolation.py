@@ -368,6 +368,20 @@ def test_samples_of_another_dataset_do_not_refuse_the_vote(tmp_path: Path) -> No
     assert not crfl_core.run(config, out=tmp_path / "run").metrics.refused
 
 
+@pytest.mark.parametrize("stated", [True, False])
+def test_classes_that_one_label_may_add_to_all_models_are_declared(stated: bool, tmp_path: Path) -> None:
+    source = np.random.default_rng(0)
+    samples = {"x": source.normal(size=(80, 4)), "y": np.arange(80) % 3}
+    np.savez(tmp_path / "own.npz", **samples)
+    dataset = {"type": "arrays", "path": str(tmp_path / "own.npz"), "domain": [-9.0, 9.0]}
+    dataset |= {"class_names": ["a", "b", "c"]} if stated else {}
+    config = natural(dataset=dataset, partition={"type": "iid", "clients": 6})
+    (audit,) = crfl_core.run(config, out=tmp_path / "run").audits
+    declared = [check.measured for check in audit.checks if check.status == "declared"]
+    assert not audit.refusal
+    assert declared == ([] if stated else ["the 3 classes that occur in the samples"])
+
+
 def test_the_server_of_a_group_sees_its_own_clients_alone() -> None:
     federation = federation_of(natural())
     for group, members in enumerate(federation.participation.members):
