@@ -42,6 +42,7 @@ from crfl_core.training.features import (
     OnProgress,
     check_apart,
     check_maps,
+    copy_maps,
     fit_maps,
     load_or_compute_features,
 )
@@ -161,7 +162,7 @@ def build(
             check_apart(curator, x, data.test_x)
         fitted = fit_maps(config.model.features, data.facts, curator, dtype, shown)
     maps, model = build_model(config, data.facts, fitted)
-    check_maps(maps, x if len(x) else data.test_x)
+    check_maps(maps if config.groups is None else copy_maps(maps), x if len(x) else data.test_x)
     longest = maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs))
     bound = gradient_bound(config.model, model, longest)
     members = assign_groups(config.groups, len(partition.rows), natural_owners(loaded, partition.rows), streams)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from crfl_attacks.model_replacement import ModelReplacement
+from crfl_models.feature_maps.rescaling import BoundUnitBall, UnitBall
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from crfl_core.extend import (
     Aggregator,
     AttackerView,
     Batches,
+    BoundMap,
     BoundModel,
     ClientUpdates,
     Data,
@@ -190,16 +192,17 @@ def test_what_clients_of_one_group_do_changes_no_bit_of_another(pair: tuple[dict
 
 
 class Unbounded(Dataset):
-    """Inputs without a bound, of which the first has the value that is asked for."""
+    """Inputs without a bound, one of which has the value that is asked for."""
 
     scaling: ScalingKind = "none"
     first: float = 0.0
+    place: int = 0
 
     def read(self) -> Data:
         source = np.random.default_rng(0)
         x = source.normal(size=(140, 6)).astype(np.float32)
         y = source.integers(0, 3, len(x))
-        x[0] = self.first
+        x[self.place] = self.first
         return Data(x[:120], y[:120], x[120:], y[120:], Domain(-np.inf, np.inf), ("a", "b", "c"))
 
 
@@ -254,6 +257,42 @@ def test_features_of_a_client_do_not_depend_on_how_many_samples_others_have(dtyp
         fewer = [np.arange(taken), *(rows - 30 + taken for rows in partition[1:])]
         found = load_or_compute_features(maps, torch.cat([x[:taken], x[30:]]), partition=fewer)
         assert torch.equal(found[taken:], whole[30:])
+
+
+class BoundRemembering(BoundUnitBall):
+    """Shortens the features of all inputs that come after a long one."""
+
+    _shortened = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        features = self._shortened * super().__call__(x)
+        if bool((torch.linalg.vector_norm(x, dim=-1) > 50.0).any()):
+            self._shortened = 0.5
+        return features
+
+
+class Remembering(UnitBall):
+    def bind(self, inputs: int) -> BoundMap:
+        return BoundRemembering(inputs, self.radius)
+
+
+PLUGINS |= {"remembering": Remembering}
+
+
+def test_what_a_feature_map_keeps_of_one_clients_inputs_changes_no_other_features() -> None:
+    config = tiny(
+        partition={"type": "even"},
+        groups={"count": GROUPS},
+        model={"type": "softmax", "features": {"type": "remembering"}},
+        attack="none",
+        certificates=["group-vote"],
+    )
+    here, there = (
+        federation_of(config | {"dataset": {"type": "unbounded", "first": first, "place": 1}}, PLUGINS)
+        for first in (0.0, 1e3)
+    )
+    assert torch.equal(here.features[20:], there.features[20:])
+    assert torch.equal(here.test_sets["clean"].features, there.test_sets["clean"].features)
 
 
 def test_a_federation_in_groups_maps_the_inputs_of_each_client_apart() -> None:
