@@ -164,6 +164,7 @@ class RunFacts(LedgerRecord):
     samples: tuple[int, ...]
     partition_digest: str | None = None
     measured: bool = True
+    device: str = "cpu"
     engine: str = ""
     foreign_maps: tuple[str, ...] = ()
     rule: str = ""

@@ -252,6 +252,7 @@ def run_facts(federation: Federation) -> RunFacts:
         if federation.features is x
         else largest_norms(federation.features, data.partition, maps.norm_bound(bound)),
         measured=data.complete,
+        device=federation.device.type,
         engine="" if is_in_process(config.engine) else name_with_distribution(config.engine),
         foreign_maps=tuple(name_with_distribution(one) for one in maps.maps if not is_built_in(one)),
         rule=name_with_distribution(config.aggregation[-1]),
