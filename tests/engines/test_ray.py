@@ -29,6 +29,7 @@ from crfl_core.extend import (
     Streams,
     TrainingTask,
 )
+from crfl_core.runs.attack import attack_certificates
 from crfl_core.testing import check_plugin
 from crfl_core.training.local_training import LocalTraining
 from tests.engines.test_engines import task_of
@@ -91,6 +92,16 @@ def test_clients_of_one_group_change_no_bit_of_another(two_nodes: Nodes, tmp_pat
     assert attacked.ledger.facts.groups is not None
     same = [torch.equal(one, other) for one, other in zip(clean.parameters, attacked.parameters, strict=True)]
     assert same == [0 not in members for members in attacked.ledger.facts.groups.members]
+
+
+def test_a_run_of_several_machines_is_attacked_in_this_process(two_nodes: Nodes, tmp_path: Path) -> None:
+    dataset = {"type": "digits", "train_samples": 900, "test_samples": 60}
+    training = {"learning_rate": 0.5, "epochs": 1, "batch_size": 7}  # of which bits depend on the cut into parts
+    changes = {"dataset": dataset, "partition": {"type": "iid", "clients": 24}, "training": training}
+    config = tiny(groups={"count": 6}, engine=two_nodes.engine(), certificates=["group-vote"], attack="none", **changes)
+    report = attack_certificates(crfl_core.run(config, out=tmp_path / "run"), replays=1)
+    assert report.certified > 10
+    assert report.flipped == 0
 
 
 def test_the_engine_keeps_what_engines_promise(two_nodes: Nodes) -> None:
