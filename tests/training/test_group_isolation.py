@@ -13,6 +13,7 @@ from crfl_models.feature_maps.rescaling import BoundUnitBall, UnitBall
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from pydantic import PrivateAttr
 from torch import Tensor, nn
 
 import crfl_core
@@ -23,6 +24,7 @@ from crfl_core.extend import (
     Batches,
     BoundMap,
     BoundModel,
+    Clients,
     ClientUpdates,
     Data,
     DataFacts,
@@ -119,9 +121,9 @@ AGGREGATIONS: list[Any] = [
 OPTIMISERS: list[Any] = [None, "momentum", "adam"]
 
 
-def models_of(config: dict[str, Any]) -> Tensor:
+def models_of(config: dict[str, Any], plugins: dict[str, Any] = PLUGINS) -> Tensor:
     """The models of all groups after each round, (rounds, G, P)."""
-    federation = federation_of(config, PLUGINS)
+    federation = federation_of(config, plugins)
     session = Session.of(federation, Path("nowhere"))
     with session.open_engine():
         played = rounds.play_rounds(session, rounds.initial_progress(federation))
@@ -419,6 +421,36 @@ def test_classes_that_one_label_may_add_to_all_models_are_declared(stated: bool,
     declared = [check.measured for check in audit.checks if check.status == "declared"]
     assert not audit.refusal
     assert declared == ([] if stated else ["the 3 classes that occur in the samples"])
+
+
+class Counting(Aggregator):
+    """Weighs by the largest number of samples that it has checked."""
+
+    _largest: int = PrivateAttr(default=1)
+
+    def check(self, clients: Clients) -> None:
+        self._largest = max(self._largest, int(clients.samples.max()))
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        weights = torch.full((len(updates.values),), 1.0 / self._largest, dtype=torch.float64)
+        return RuleResult(weights.to(updates.values) @ updates.values, weights, state=state)
+
+
+def test_what_a_rule_keeps_of_the_groups_that_it_checks_reaches_none_of_them() -> None:
+    config = tiny(
+        dataset={"type": "digits", "train_samples": 6 * SAMPLES, "test_samples": 20},
+        groups={"count": GROUPS},
+        aggregation=["counting"],
+        attack="none",
+        certificates=["group-vote"],
+    )
+    plugins = {**PLUGINS, "counting": Counting}
+    members = federation_of(config | {"partition": {"type": "iid", "clients": 6}}, plugins).participation.members
+    share = {"type": "blocks", "attackers": [int(client) for client in members[0]]}
+    here, there = (
+        models_of(config | {"partition": share | {"first": first}}, plugins) for first in (SAMPLES, 2 * SAMPLES - 1)
+    )
+    assert torch.equal(here[:, 1:], there[:, 1:])
 
 
 def test_the_server_of_a_group_sees_its_own_clients_alone() -> None:
