@@ -412,8 +412,7 @@ def test_samples_of_another_dataset_do_not_refuse_the_vote(tmp_path: Path) -> No
 @pytest.mark.parametrize("stated", [True, False])
 def test_classes_that_one_label_may_add_to_all_models_are_declared(stated: bool, tmp_path: Path) -> None:
     source = np.random.default_rng(0)
-    samples = {"x": source.normal(size=(80, 4)), "y": np.arange(80) % 3}
-    np.savez(tmp_path / "own.npz", **samples)
+    np.savez(tmp_path / "own.npz", x=source.normal(size=(80, 4)), y=np.arange(80) % 3)
     dataset = {"type": "arrays", "path": str(tmp_path / "own.npz"), "domain": [-9.0, 9.0]}
     dataset |= {"class_names": ["a", "b", "c"]} if stated else {}
     config = natural(dataset=dataset, partition={"type": "iid", "clients": 6})
