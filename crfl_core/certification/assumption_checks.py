@@ -312,8 +312,18 @@ def check_trusted_data(ledger: Ledger) -> tuple[Check, ...]:
 
 
 def check_trusted_code(ledger: Ledger, certificate: Certificate) -> tuple[Check, ...]:
-    """Declare that an engine with other processes, and a certificate that is not part of crfl, are trusted."""
+    """Declare that a GPU, an engine with other processes, and a certificate that is not part of crfl, are trusted."""
     found = []
+    if ledger.facts.device != "cpu":
+        found.append(
+            Check(
+                "the device repeats its bits",
+                "declared",
+                f"{ledger.facts.device!r}, which may add up the same numbers in another order",
+                "the same bits from the same numbers",
+                "set device = 'cpu'",
+            )
+        )
     if ledger.facts.engine:
         found.append(
             Check(

@@ -119,6 +119,12 @@ ImportPath = Annotated[str, AfterValidator(check_import_path)]
 It runs the code that a config names; with `plugins.allow`, only code of the listed distributions."""
 
 
+def names_code(plugin: Plugin) -> bool:
+    """Ask whether an option of a plugin names code to import."""
+    marks = (mark for field in type(plugin).model_fields.values() for mark in field.metadata)
+    return any(getattr(mark, "func", None) is check_import_path for mark in marks)
+
+
 class PluginField:
     """Mark of a field that holds a plugin: `dataset: Annotated[Dataset, PluginField("dataset")]`.
 

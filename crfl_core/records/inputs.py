@@ -190,7 +190,8 @@ class Data:
 
     `groups` are the natural owners of the training rows (states, writers), 0..g-1; `group_names` may name these.
     `ranges` are the lowest and the highest raw value of every feature, if they are known without looking at any row:
-    `scaling = "unit-range"` maps them to [0, 1] and cuts off what lies beyond.
+    `scaling = "unit-range"` maps them to [0, 1] and cuts off what lies beyond. `classes_found`: the classes are those
+    that occur in the samples, so one label of one client may add a class.
     """
 
     x: NDArray[np.generic]
@@ -205,6 +206,7 @@ class Data:
     group_names: tuple[str, ...] = ()
     scaling: Scaling = field(default_factory=Scaling)
     ranges: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+    classes_found: bool = False
 
     @property
     def kept_x(self) -> Any:
@@ -242,6 +244,7 @@ class FederatedData:
     class_names: tuple[str, ...]
     feature_names: tuple[str, ...] = ()
     client_names: tuple[str, ...] = ()
+    classes_found: bool = False
 
     @property
     def x(self) -> Tensor:

@@ -172,6 +172,7 @@ class RunFacts(LedgerRecord):
     samples: tuple[int, ...]
     partition_digest: str | None = None
     measured: bool = True
+    device: str = "cpu"
     engine: str = ""
     foreign_maps: tuple[str, ...] = ()
     rule: str = ""
@@ -180,6 +181,7 @@ class RunFacts(LedgerRecord):
     domain: tuple[float, float]
     image_shape: tuple[int, ...] | None
     class_names: tuple[str, ...]
+    classes_found: bool = False
     feature_names: tuple[str, ...] = ()
     input_norm_bound: float
     feature_norm_bound: float

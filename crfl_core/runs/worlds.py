@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from crfl_core.plugin_api.attack import Attack
+    from crfl_core.plugin_api.base import Plugin
+    from crfl_core.plugin_api.engine import Engine
     from crfl_core.plugin_api.tracker import Tracker
     from crfl_core.records.random_streams import Streams
     from crfl_core.records.votes import VoteRequest, Votes, VoteSettings
@@ -122,6 +124,12 @@ def recorded_world(run: RunResult) -> World:
     return World(run.ledger, lambda request, settings: run.votes(request, settings)["clean"], model_of_round)
 
 
+def local_engine_like(engine: Engine) -> Plugin:
+    """Return an engine of this process that cuts rounds as another one does, whose workers have one thread each."""
+    options = {"threads": 1, "chunk_clients": getattr(engine, "chunk_clients", None)}
+    return Registry().load("engine", "local").model_validate(options).with_name("local")
+
+
 class Replays:
     """Replays of a finished run in memory, with its data, batches, noise and the random numbers of its votes.
 
@@ -136,7 +144,7 @@ class Replays:
         self._watching = Hooks([("tracker", tracker) for tracker in trackers])
         changes: dict[str, object] = {"trackers": ()}
         if run.config.engine.configured_as.rpartition(":")[2] not in ENGINES_OF_THIS_PROCESS:
-            changes["engine"] = Registry().load("engine", "local").model_validate({}).with_name("local")
+            changes["engine"] = local_engine_like(run.config.engine)
         config = run.config.model_copy(update=changes).with_own_plugins()
         self._watching.report_progress("data")
         self.federation = rebuild_federation(run, config, self._watching)

@@ -73,6 +73,7 @@ def as_tensors(data: Data, partition: Partition, device: torch.device, dtype: to
         class_names=data.class_names,
         feature_names=data.feature_names,
         client_names=partition.names,
+        classes_found=data.classes_found,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from torch import Tensor
 from crfl_core.errors import ConfigError, OptionError, PluginFailure, wrap_failures
 from crfl_core.files.data_files import may_write_caches, sha256
 from crfl_core.files.feature_cache import CHECKSUM_BYTES, cache_path, is_intact, write_cache_file
+from crfl_core.plugin_api.base import is_built_in, names_code
 from crfl_core.plugin_api.feature_map import FeatureMap, FeatureMaps, FittedMap
 from crfl_core.plugin_api.plugin_errors import errors_of
 from crfl_core.records.array_bytes import array_blocks, digest_of
@@ -65,7 +67,7 @@ def compute_features(
         done = 0
         for rows in partition:
             own = torch.from_numpy(rows).to(x.device)
-            result[own] = compute_features(maps, x[own], None)
+            result[own] = compute_features(copy_maps(maps), x[own], None)
             done += len(rows)
             if on_progress is not None:
                 on_progress(done, len(x))
@@ -75,6 +77,17 @@ def compute_features(
         result[first : first + len(piece)] = piece
         first += len(piece)
     return result
+
+
+def copy_maps(maps: FeatureMaps) -> FeatureMaps:
+    """Return a copy of maps that run other code than that of crfl, so that what it keeps of inputs reaches no others.
+
+    Our own maps keep nothing, and some are large.
+    """
+    if all(is_built_in(one) and not names_code(one) for one in maps.maps):
+        return maps
+    with wrap_failures(f"feature maps {maps.names} cannot be copied, as every client of a group needs its own"):
+        return copy.deepcopy(maps)
 
 
 def pieces(maps: FeatureMaps, x: Rows, on_progress: OnProgress | None) -> Iterator[Tensor]:
@@ -90,8 +103,7 @@ def pieces(maps: FeatureMaps, x: Rows, on_progress: OnProgress | None) -> Iterat
 def map_stored(maps: FeatureMaps, x: Tensor, first: int, total: int, on_progress: OnProgress | None) -> Tensor:
     """Return features, those of the first map from the user's cache as far as it has them."""
     encoder = maps.links[0]
-    arithmetic = f"{x.dtype} {x.device} {torch.get_num_threads()} {torch.backends.cpu.get_cpu_capability()}"
-    key = digest_of(arithmetic, torch.__version__, describe_plugin(maps.maps[0]), encoder.digest)
+    key = digest_of(describe_arithmetic(x), torch.__version__, describe_plugin(maps.maps[0]), encoder.digest)
     with wrap_failures(f"feature map {maps.maps[0].full_name} failed"):
         on_rows = None if on_progress is None else lambda done: on_progress(first + done, total)
         dtype = torch.empty(0, dtype=x.dtype).numpy().dtype
@@ -118,16 +130,17 @@ def load_or_compute_features(
         return maps(x[:1]).expand(len(x), maps.outputs)
     if not maps.links or not (large or slow):
         return map_inputs(maps, x, on_progress, partition)
-    apart = () if partition is None else (partition_digest(partition),)
+    apart = () if partition is None else (partition_digest(partition), describe_arithmetic(x))
     path = cache_path(f"{digest_of(x, *maps.fitted.values(), *describe_maps(maps), *apart)}.npy")
-    found = read_cached_features(path, maps, x)
+    tried = maps if partition is None else copy_maps(maps)
+    found = read_cached_features(path, tried, x)
     if found is not None:
         return found
     whole = None if large and partition is None else compute_features(maps, x, on_progress, partition)
     parts = pieces(maps, x, on_progress) if whole is None else [whole]
     with suppress(OSError):  # the disk is full or read-only: the next run computes them again
         write_cache_file(path, array_blocks(shape, (part.to(x.dtype).cpu().numpy() for part in parts)))
-        found = read_cached_features(path, maps, x)
+        found = read_cached_features(path, tried, x)
     found = whole if found is None else found
     return compute_features(maps, x, on_progress) if found is None else found
 
@@ -149,6 +162,11 @@ def read_cached_features(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | Non
     gaps, lengths = (torch.linalg.vector_norm(each, dim=-1) for each in (features[rows] - again, again))
     same = (gaps <= TOLERANCE[x.dtype] * lengths).all()
     return features if bool(same) else None
+
+
+def describe_arithmetic(x: Rows) -> str:
+    """Return what the bits of products depend on, beside the numbers: type, device, threads and processor."""
+    return f"{x.dtype} {x.device} {torch.get_num_threads()} {torch.backends.cpu.get_cpu_capability()}"
 
 
 def describe_maps(maps: FeatureMaps) -> list[str]:

@@ -42,6 +42,7 @@ from crfl_core.training.features import (
     OnProgress,
     check_apart,
     check_maps,
+    copy_maps,
     fit_maps,
     load_or_compute_features,
 )
@@ -180,7 +181,7 @@ def build(
             check_apart(curator, x, data.test_x)
         fitted = fit_maps(config.model.features, data.facts, curator, dtype, on_progress)
     maps, model = build_model(config, data.facts, fitted)
-    check_maps(maps, x if len(x) else data.test_x)
+    check_maps(maps if config.groups is None else copy_maps(maps), x if len(x) else data.test_x)
     longest = maps.norm_bound(data.facts.domain.norm_bound(data.facts.inputs))
     bound = gradient_bound(config.model, model, longest)
     members = assign_groups(config.groups, len(partition.rows), natural_owners(loaded, partition.rows), streams)
@@ -271,12 +272,14 @@ def run_facts(federation: Federation) -> RunFacts:
         if federation.features is x
         else largest_norms(federation.features, data.partition, maps.norm_bound(bound)),
         measured=data.complete,
+        device=federation.device.type,
         engine="" if is_in_process(config.engine) else name_with_distribution(config.engine),
         foreign_maps=tuple(name_with_distribution(one) for one in maps.maps if not is_built_in(one)),
         rule=name_with_distribution(config.aggregation[-1]),
         domain=(facts.domain.low, facts.domain.high),
         image_shape=facts.image_shape,
         class_names=data.class_names,
+        classes_found=data.classes_found,
         feature_names=data.feature_names if facts.image_shape is None else (),
         input_norm_bound=bound,
         feature_norm_bound=maps.norm_bound(bound),

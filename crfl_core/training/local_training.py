@@ -271,7 +271,8 @@ def sample_weights(sizes: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
 class BatchRows(NamedTuple):
     """Rows of the training data for every step: `rows` is (clients, steps, batch), `sizes` (clients, steps).
 
-    Batches are padded with row 0 to a common size; clients that make fewer steps have batches of size 0.
+    Batches are padded with a client's first row to a common size; clients that make fewer steps have batches of size 0.
+    The weight of padding is 0, but 0 times what overflows is no number: padding must not be another client's row.
     """
 
     rows: NDArray[np.int64]
@@ -289,13 +290,15 @@ def draw_batches(
     """
     most_steps = int(steps.max())
     most_rows = int(clients.batch_size.max())
-    rows = np.zeros((len(clients), most_steps, most_rows), np.int64)
+    ids = clients.ids.tolist()
+    first = np.array([partition[client][0] for client in ids])
+    rows = np.empty((len(clients), most_steps, most_rows), np.int64)
+    rows[:] = first[:, None, None]
     size = clients.batch_size[:, None]
     last = clients.last_batch[:, None]
     per_epoch = (clients.samples[:, None] - last) // size + 1
     step = np.arange(most_steps)
     sizes = np.where(step < steps[:, None], np.where(step % per_epoch == per_epoch - 1, last, size), 0)
-    ids = clients.ids.tolist()
     held = clients.samples.tolist()
     # The usual case: each of its samples once. Those are put there for all such clients together.
     once = (steps == per_epoch[:, 0]) & (clients.batch_size == most_rows) & (clients.samples <= steps * most_rows)
@@ -312,7 +315,7 @@ def draw_batches(
         width = int(clients.batch_size[place])
         count = int(steps[place])
         parts = int(per_epoch[place, 0])
-        order = np.zeros((-(-count // parts), parts * width), np.int64)
+        order = np.full((-(-count // parts), parts * width), own[0])
         for epoch in order:
             epoch[: len(own)] = generator.permutation(own)[: len(epoch)]
         rows[place, :count, :width] = order.reshape(-1, width)[:count]

@@ -228,8 +228,10 @@ def update_attack_state(
 ) -> tuple[RoundOutcome, ...]:
     """Return the outcomes with what the attackers remember after the round, of one group after the other."""
     state = outcomes[0].before.attack_state
+    if state is None:
+        return tuple(outcomes)
     for group, outcome in zip(groups, outcomes, strict=True):
-        if state is not None and group.attacker_submissions is not None:
+        if group.attacker_submissions is not None:
             start = outcome.before.models[0]
             following = outcome.after.models[0]
             submitted = group.attacker_submissions.rows

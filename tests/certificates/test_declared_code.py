@@ -144,6 +144,12 @@ def test_a_run_resumes_whichever_name_its_plugins_have_unless_they_were_ours(
             directory.check_facts(facts.model_copy(update=new))
 
 
+def test_a_gpu_is_declared_because_its_sums_need_not_repeat() -> None:
+    (check,) = assumption_checks.check_trusted_code(synthetic_ledger(device="cuda"), PathwiseLinear())
+    assert (check.name, check.status) == ("the device repeats its bits", "declared")
+    assert facts_of({}).device == "cpu"
+
+
 def test_own_packages_are_those_of_the_distribution() -> None:
     assert {"crfl_core", "crfl_aggregators", "crfl_certificates", "crfl_engines", "crfl_models"} <= own_packages()
     assert not any(package.startswith("tests") for package in own_packages())

@@ -29,6 +29,7 @@ from crfl_core.extend import (
     Streams,
     TrainingTask,
 )
+from crfl_core.runs.attack import attack_certificates
 from crfl_core.testing import check_plugin
 from crfl_core.training.local_training import LocalTraining
 from tests.engines.test_engines import task_of
@@ -67,6 +68,40 @@ def test_runs_continuations_and_votes_have_the_bits_of_the_local_engine(two_node
     one, two = contents(local.path), contents(apart.path)
     assert one.keys() == two.keys()
     assert [name for name in one if one[name] != two[name]] == OTHER_ENGINE
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_clients_of_one_group_change_no_bit_of_another(two_nodes: Nodes, tmp_path: Path, dtype: str) -> None:
+    config = tiny(
+        rounds=2,
+        dtype=dtype,
+        groups={"count": 3},
+        model={"type": "mlp", "hidden": [5]},
+        training={"learning_rate": 0.3, "steps": 4, "batch_size": 1},
+        aggregation=["rfa"],
+        attack="none",
+        certificates=["group-vote"],
+    )
+    attack = {"type": "pgd", "clients": [0], "rounds": [1, 2], "poisoned_per_batch": 1, "scale": 1e30, "steps": 9}
+    clean, attacked = (
+        crfl_core.run(config | {"attack": attack, "engine": two_nodes.engine()}, out=tmp_path / str(number))
+        for number, attack in enumerate(("none", attack))
+    )
+    here = crfl_core.run(config | {"attack": attack, "engine": LOCAL}, out=tmp_path / "here")
+    assert torch.equal(attacked.parameters, here.parameters)
+    assert attacked.ledger.facts.groups is not None
+    same = [torch.equal(one, other) for one, other in zip(clean.parameters, attacked.parameters, strict=True)]
+    assert same == [0 not in members for members in attacked.ledger.facts.groups.members]
+
+
+def test_a_run_of_several_machines_is_attacked_in_this_process(two_nodes: Nodes, tmp_path: Path) -> None:
+    dataset = {"type": "digits", "train_samples": 900, "test_samples": 60}
+    training = {"learning_rate": 0.5, "epochs": 1, "batch_size": 7}  # of which bits depend on the cut into parts
+    changes = {"dataset": dataset, "partition": {"type": "iid", "clients": 24}, "training": training}
+    config = tiny(groups={"count": 6}, engine=two_nodes.engine(), certificates=["group-vote"], attack="none", **changes)
+    report = attack_certificates(crfl_core.run(config, out=tmp_path / "run"), replays=1)
+    assert report.certified > 10
+    assert report.flipped == 0
 
 
 def test_the_engine_keeps_what_engines_promise(two_nodes: Nodes) -> None:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from crfl_attacks.model_replacement import ModelReplacement
+from crfl_models.feature_maps.rescaling import BoundUnitBall, UnitBall
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from pydantic import PrivateAttr
 from torch import Tensor, nn
 
 import crfl_core
@@ -20,10 +22,14 @@ from crfl_core.extend import (
     Aggregator,
     AttackerView,
     Batches,
+    BoundMap,
     BoundModel,
+    Clients,
     ClientUpdates,
     Data,
     DataFacts,
+    Dataset,
+    Domain,
     LocalAlgorithm,
     LocalStep,
     Model,
@@ -36,6 +42,7 @@ from crfl_core.extend import (
     StepDirection,
     Streams,
 )
+from crfl_core.plugin_api.dataset import ScalingKind
 from crfl_core.plugin_api.feature_map import FeatureMap, FeatureMaps
 from crfl_core.training import rounds
 from crfl_core.training.features import load_or_compute_features, map_inputs
@@ -93,6 +100,7 @@ MODELS: list[Any] = [
 ]
 ENGINES: list[Any] = [
     {"type": "local", "threads": 1},
+    {"type": "local", "threads": 2},
     {"type": "local", "threads": 1, "chunk_clients": 1},
     {"type": "local", "threads": 1, "chunk_clients": 2},
     {"type": "local", "threads": 1, "chunk_clients": 5},
@@ -101,9 +109,21 @@ ENGINES: list[Any] = [
 ]
 
 
-def models_of(config: dict[str, Any]) -> Tensor:
+AGGREGATIONS: list[Any] = [
+    ["fedavg"],
+    [{"type": "update-cap", "bound": 2.0}, "fedavg"],
+    ["median"],
+    ["rfa"],
+    ["foolsgold"],
+    ["flame"],
+    [{"type": "per-layer", "rule": {"type": "median"}}],
+]
+OPTIMISERS: list[Any] = [None, "momentum", "adam"]
+
+
+def models_of(config: dict[str, Any], plugins: dict[str, Any] = PLUGINS) -> Tensor:
     """The models of all groups after each round, (rounds, G, P)."""
-    federation = federation_of(config, PLUGINS)
+    federation = federation_of(config, plugins)
     session = Session.of(federation, Path("nowhere"))
     with session.open_engine():
         played = rounds.play_rounds(session, rounds.initial_progress(federation))
@@ -121,8 +141,12 @@ def federations(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
         groups={"count": GROUPS, "salt": draw(st.integers(0, 3))},
         model=draw(st.sampled_from(MODELS)),
         engine=draw(st.sampled_from(ENGINES)),
-        server={"clip_norm": draw(st.sampled_from([3.0, 1e38])), "noise_std": 0.01},
-        aggregation=draw(st.sampled_from([["fedavg"], ["median"], [{"type": "update-cap", "bound": 2.0}, "fedavg"]])),
+        server={
+            "clip_norm": draw(st.sampled_from([3.0, 1e38])),
+            "noise_std": 0.01,
+            "optimiser": draw(st.sampled_from(OPTIMISERS)),
+        },
+        aggregation=draw(st.sampled_from(AGGREGATIONS)),
         attack="none",
         certificates=["group-vote"],
     )
@@ -130,7 +154,7 @@ def federations(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
         "learning_rate": 0.3,
         "batch_size": draw(st.sampled_from([1, 2, 3, 8, 17, 64])),
         "weight_decay": draw(st.sampled_from([0.0, 0.01])),
-        "algorithm": draw(st.sampled_from(["sgd", "momentum", "fedprox"])),
+        "algorithm": draw(st.sampled_from(["sgd", "momentum", "fedprox", "scaffold"])),
         "participation": draw(st.sampled_from([1.0, 0.7])),
     }
     training |= draw(st.sampled_from([{"epochs": 1}, {"steps": 3}]))
@@ -152,7 +176,7 @@ def federations(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     return clean, clean | {"partition": share | {"first": taken}, "attack": attack}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(federations())
 def test_what_clients_of_one_group_do_changes_no_bit_of_another(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
     clean, attacked = pair
@@ -169,6 +193,60 @@ def test_what_clients_of_one_group_do_changes_no_bit_of_another(pair: tuple[dict
     assert torch.equal(here[:, others], there[:, others])
 
 
+class Unbounded(Dataset):
+    """Inputs without a bound, one of which has the value that is asked for."""
+
+    scaling: ScalingKind = "none"
+    first: float = 0.0
+    place: int = 0
+
+    def read(self) -> Data:
+        source = np.random.default_rng(0)
+        x = source.normal(size=(140, 6)).astype(np.float32)
+        y = source.integers(0, 3, len(x))
+        x[self.place] = self.first
+        return Data(x[:120], y[:120], x[120:], y[120:], Domain(-np.inf, np.inf), ("a", "b", "c"))
+
+
+class Even(Partitioner):
+    """Gives six clients twenty samples each; the first of all is that of client 0."""
+
+    def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
+        return tuple(np.split(np.arange(len(data.y)), 6))
+
+
+PLUGINS |= {"unbounded": Unbounded, "even": Even}
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"learning_rate": 30.0},
+        {"learning_rate": 0.3, "clip_gradients": 1.0},
+        {"learning_rate": 9.0, "algorithm": "momentum"},
+    ],
+)
+@pytest.mark.parametrize("model", ["softmax", "mlp"])
+def test_short_batches_are_not_padded_with_samples_of_another_group(model: str, training: dict[str, Any]) -> None:
+    """Padding has weight 0, but 0 times what overflows is no number."""
+
+    config = tiny(
+        rounds=2,
+        dtype="float32",
+        partition={"type": "even"},
+        groups={"count": GROUPS},
+        model=model,
+        training={"batch_size": 8, "epochs": 2} | training,
+        server={"clip_norm": 1e38, "noise_std": 0.0},
+        attack="none",
+        certificates=["group-vote"],
+    )
+    here, *there = (models_of(config | {"dataset": {"type": "unbounded", "first": first}}) for first in (0, 1e30, 3e38))
+    members = federation_of(config | {"dataset": "unbounded"}, PLUGINS).participation.members
+    others = [group for group, clients in enumerate(members) if 0 not in clients]
+    assert all(torch.equal(here[:, others], models[:, others]) for models in there)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_features_of_a_client_do_not_depend_on_how_many_samples_others_have(dtype: torch.dtype) -> None:
     x = torch.rand(90, 12, dtype=dtype, generator=torch.Generator().manual_seed(0))
@@ -181,6 +259,42 @@ def test_features_of_a_client_do_not_depend_on_how_many_samples_others_have(dtyp
         fewer = [np.arange(taken), *(rows - 30 + taken for rows in partition[1:])]
         found = load_or_compute_features(maps, torch.cat([x[:taken], x[30:]]), partition=fewer)
         assert torch.equal(found[taken:], whole[30:])
+
+
+class BoundRemembering(BoundUnitBall):
+    """Shortens the features of all inputs that come after a long one."""
+
+    _shortened = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        features = self._shortened * super().__call__(x)
+        if bool((torch.linalg.vector_norm(x, dim=-1) > 50.0).any()):
+            self._shortened = 0.5
+        return features
+
+
+class Remembering(UnitBall):
+    def bind(self, inputs: int) -> BoundMap:
+        return BoundRemembering(inputs, self.radius)
+
+
+PLUGINS |= {"remembering": Remembering}
+
+
+def test_what_a_feature_map_keeps_of_one_clients_inputs_changes_no_other_features() -> None:
+    config = tiny(
+        partition={"type": "even"},
+        groups={"count": GROUPS},
+        model={"type": "softmax", "features": {"type": "remembering"}},
+        attack="none",
+        certificates=["group-vote"],
+    )
+    here, there = (
+        federation_of(config | {"dataset": {"type": "unbounded", "first": first, "place": 1}}, PLUGINS)
+        for first in (0.0, 1e3)
+    )
+    assert torch.equal(here.features[20:], there.features[20:])
+    assert torch.equal(here.test_sets["clean"].features, there.test_sets["clean"].features)
 
 
 def test_a_federation_in_groups_maps_the_inputs_of_each_client_apart() -> None:
@@ -293,6 +407,49 @@ def test_samples_of_another_dataset_do_not_refuse_the_vote(tmp_path: Path) -> No
     other = {"dataset": {"type": "synthetic", "groups": 8, "train_samples": 40, "test_samples": 10}}
     config = natural(reserve={"root": other}, aggregation=["fltrust"])
     assert not crfl_core.run(config, out=tmp_path / "run").metrics.refused
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_classes_that_one_label_may_add_to_all_models_are_declared(stated: bool, tmp_path: Path) -> None:
+    source = np.random.default_rng(0)
+    np.savez(tmp_path / "own.npz", x=source.normal(size=(80, 4)), y=np.arange(80) % 3)
+    dataset = {"type": "arrays", "path": str(tmp_path / "own.npz"), "domain": [-9.0, 9.0]}
+    dataset |= {"class_names": ["a", "b", "c"]} if stated else {}
+    config = natural(dataset=dataset, partition={"type": "iid", "clients": 6})
+    (audit,) = crfl_core.run(config, out=tmp_path / "run").audits
+    declared = [check.measured for check in audit.checks if check.status == "declared"]
+    assert not audit.refusal
+    assert declared == ([] if stated else ["the 3 classes that occur in the samples"])
+
+
+class Counting(Aggregator):
+    """Weighs by the largest number of samples that it has checked."""
+
+    _largest: int = PrivateAttr(default=1)
+
+    def check(self, clients: Clients) -> None:
+        self._largest = max(self._largest, int(clients.samples.max()))
+
+    def aggregate(self, updates: ClientUpdates, state: State) -> RuleResult:
+        weights = torch.full((len(updates.values),), 1.0 / self._largest, dtype=torch.float64)
+        return RuleResult(weights.to(updates.values) @ updates.values, weights, state=state)
+
+
+def test_what_a_rule_keeps_of_the_groups_that_it_checks_reaches_none_of_them() -> None:
+    config = tiny(
+        dataset={"type": "digits", "train_samples": 6 * SAMPLES, "test_samples": 20},
+        groups={"count": GROUPS},
+        aggregation=["counting"],
+        attack="none",
+        certificates=["group-vote"],
+    )
+    plugins = {**PLUGINS, "counting": Counting}
+    members = federation_of(config | {"partition": {"type": "iid", "clients": 6}}, plugins).participation.members
+    share = {"type": "blocks", "attackers": [int(client) for client in members[0]]}
+    here, there = (
+        models_of(config | {"partition": share | {"first": first}}, plugins) for first in (SAMPLES, 2 * SAMPLES - 1)
+    )
+    assert torch.equal(here[:, 1:], there[:, 1:])
 
 
 def test_the_server_of_a_group_sees_its_own_clients_alone() -> None:

@@ -115,4 +115,20 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
             "a public vote",
         ),
         assumption_checks.check_preprocessing(ledger),
+        *check_classes(ledger),
+    )
+
+
+def check_classes(ledger: Ledger) -> tuple[Check, ...]:
+    """Declare that no client adds a class, which would be one of every group's model, if classes were not stated."""
+    if not ledger.facts.classes_found:
+        return ()
+    return (
+        Check(
+            "classes are public",
+            "declared",
+            f"the {ledger.facts.classes} classes that occur in the samples",
+            "fixed before the data are seen",
+            "name all classes: dataset.class_names",
+        ),
     )

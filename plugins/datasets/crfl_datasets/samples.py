@@ -181,6 +181,7 @@ def make_dataset(
         image_shape=shape,
         groups=groups,
         group_names=() if owners is None else tuple(map(str, owners)),
+        classes_found=not declared.class_names,
     )
 
 
