@@ -132,7 +132,7 @@ class CommandGroup(TyperGroup):
             return super(TyperGroup, self).resolve_command(ctx, args)  # TyperGroup offers those of the core alone
         except click.UsageError as error:
             if offer := suggest_names(args[0], self.list_commands(ctx)):
-                error.message = f"{error.message.removesuffix('.')}: {offer}"
+                error.message = f"{error.message.partition('.')[0]}: {offer}"  # click may offer some, too
             raise
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -103,7 +103,7 @@ def test_a_report_leaves_the_run_what_it_was(own_run: Path, crfl: Crfl) -> None:
     assert crfl("open", own_run, "--no-browser", "--explore", "0").stdout.strip() == str(own_run / "report.html")
     verified = crfl("verify", own_run)
     assert verified.returncode == 0
-    assert "files are what the run wrote" in verified.stdout
+    assert "files match their recorded digests" in verified.stdout
 
 
 def test_a_replaced_run_takes_its_report_along(tmp_path: Path) -> None:
