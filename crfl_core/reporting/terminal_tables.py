@@ -176,7 +176,8 @@ def footnotes(curves: Sequence[Curve]) -> list[str]:
         notes[0] += f"; attacks in {first.rounds}"
     notes += [
         f"  {curve.test_set}: {curve.samples} samples, accuracy {curve.accuracy:.3f}, abstained on "
-        f"{curve.abstained:.1%}, median radius {'none' if curve.median_radius is None else format(curve.median_radius, '.3g')}"
+        f"{curve.abstained:.1%}, median radius "
+        f"{'none' if curve.median_radius is None else format(curve.median_radius, '.3g')}"
         for curve in curves
     ]
     return notes + [f"  conditional: {condition}" for condition in first.conditional]
