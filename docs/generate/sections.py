@@ -16,7 +16,7 @@ from docs.generate.source import Definition, Function, find_mentions, parse_modu
 from docs.generate.subjects import subject_of
 
 ALIASES = "Types in signatures"
-"""The heading below which a page explains names of types that nobody can import from a door."""
+"""The heading below which a page explains names of types that no door exports."""
 
 
 @dataclass(frozen=True)

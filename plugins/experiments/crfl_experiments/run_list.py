@@ -146,7 +146,7 @@ RIGHT = ("age", "size")
 DISPENSABLE = ("size", "age")
 """What a narrow terminal goes without, first what is missed least."""
 WANTED = 3
-"""So many settings are worth more than that, and than a state that all runs share."""
+"""Fewer settings beside them are worth more than that, and than a state that all runs share."""
 
 Columns = dict[str, list[str]]
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from crfl_core.runs.results import RunResult
 
 COLUMNS = 60
-"""So many clients have a column of their own in the picture of the partition; more share columns."""
+"""Clients that have a column of their own in the picture of the partition; more share columns."""
 
 MARKED = 12
-"""So many attackers are drawn one by one."""
+"""Attackers that are drawn one by one."""
 
 
 def figures(run: RunResult) -> dict[str, Any]:
