@@ -316,12 +316,9 @@ def advise_group_vote(answers: Answers) -> Advice:
 
 
 def advice_notes(answers: Answers, way: Advice) -> list[str]:
-    """Return what else to know: the data, groups and aggregation, and the baseline of trusted data."""
+    """Return what else to know: groups and aggregation, and the baseline of trusted data."""
     data = answers.data
     notes = []
-    if data is not None:
-        notes.append(f"Data: {data.describe()}.")
-        notes += [f"{text.capitalize()}." for text in (data.describe_heterogeneity(),) if text]
     each = answers.total / way.groups
     if way.groups == 1:
         notes.append(

@@ -95,7 +95,8 @@ class OwnData(Table):
             return ""
         words = "about alike" if self.heterogeneity < ALIKE_BELOW else "somewhat different"
         words = "very different" if self.heterogeneity > DIFFERENT_ABOVE else words
-        return f"labels of owners are {words}: {self.heterogeneity:.2f} from those of all, of 0 (alike) to 1 (disjoint)"
+        scale = "0 is alike, 1 is disjoint"
+        return f"labels of owners are {words}: {self.heterogeneity:.2f} from those of all owners ({scale})"
 
 
 def toml_key(name: str) -> str:
