@@ -75,7 +75,10 @@ def try_commands(programs: Path, folder: Path) -> None:
     crfl = programs / "crfl"
     assert call(crfl, "--version", folder=folder).startswith("crfl ")
     assert "advise" in call(crfl, "--help", folder=folder)
+    assert "feature-map" in call(crfl, "new", "--help", folder=folder)  # arguments have a help text
     assert " failed " not in call(crfl, "plugins", folder=folder)
+    typo = subprocess.run([str(crfl), "runn"], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert typo.stderr.lower().count("did you mean") == 1, typo.stderr
     assert "vote of groups" in call(crfl, "demo", folder=folder)
     call(crfl, "show", "runs/demo/certified", "--full", folder=folder)
     call(crfl, "verify", "runs/demo/certified", folder=folder)

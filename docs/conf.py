@@ -21,6 +21,7 @@ release = version = __version__
 extensions = ["myst_parser"]
 suppress_warnings = ["toc.not_included"]  # pages of a chapter are listed by its first page
 myst_heading_anchors = 4
+smartquotes = False  # commands in plain text keep their quotes and dashes
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

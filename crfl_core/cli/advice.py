@@ -74,7 +74,8 @@ def recipe_for(data: OwnData) -> Recipe:
         whitening = STROKES if data.features >= FEATURES_FOR_STROKES else FEW_STROKES
         why = "Fixed features for images, which no client's data change; whitening is fitted to strokes from a seed."
         return Recipe((*SCATTERING, whitening), why, network=('type = "cnn"',), owners=data.owners)
-    bandwidth = f"{math.sqrt(data.features) / 2:.2g}"
+    longest = data.longest_distance or math.sqrt(data.features)  # inputs without names are within [0, 1], too
+    bandwidth = f"{longest / 2:.2g}"
     return Recipe(
         (f'{{ type = "random-fourier", outputs = 500, bandwidth = {bandwidth} }}',),
         "Fixed random features for columns within [0, 1]; the bandwidth is half of the longest distance between rows.",
@@ -238,7 +239,7 @@ def advise_early_rounds(answers: Answers) -> Advice:
     rounds = f"the first {EARLY_ROUNDS} of {ONE_EARLY_ROUNDS} rounds"
     return Advice(
         certificate="pathwise-linear",
-        statement=f"whatever {attackers_text(answers)} submit in {rounds}, it stays the same",
+        statement=f"whatever {attackers_text(answers)} in {rounds}, it stays the same",
         reason="no step enlarges what an attack has left in a linear model, and weight decay shrinks it",
         rounds=ONE_EARLY_ROUNDS,
         settings=ONE_MODEL_SETTINGS,
@@ -257,7 +258,7 @@ def advise_any_round(answers: Answers) -> Advice:
     """Advise one linear model, on which every round has the same influence."""
     return Advice(
         certificate="pathwise-linear",
-        statement=f"whatever {attackers_text(answers)} submit in one of {ANY_ROUNDS} rounds, it stays the same",
+        statement=f"whatever {attackers_text(answers)} in one of {ANY_ROUNDS} rounds, it stays the same",
         reason="rates fall so that each round moves the final model as much as any other: by little, as they are many",
         rounds=ANY_ROUNDS,
         settings=ONE_MODEL_SETTINGS,
@@ -298,7 +299,7 @@ def advise_group_vote(answers: Answers) -> Advice:
     covered = "" if answers.when == "every" else ". That is every round, whichever is attacked"
     return Advice(
         certificate="group-vote",
-        statement=f"whatever {attackers_text(answers)} submit in every round, it stays the same",
+        statement=f"whatever {attackers_text(answers)} in every round, it stays the same",
         reason=f"a client reaches one of {count} models, and the others outvote it{covered}",
         rounds=20,
         settings=GROUPS_SETTINGS,
@@ -324,12 +325,9 @@ def advise_group_vote(answers: Answers) -> Advice:
 
 
 def advice_notes(answers: Answers, way: Advice) -> list[str]:
-    """Return what else to know: the data, groups and aggregation, and the baseline of trusted data."""
+    """Return what else to know: groups and aggregation, and the baseline of trusted data."""
     data = answers.data
     notes = []
-    if data is not None:
-        notes.append(f"Data: {data.describe()}.")
-        notes += [f"{text.capitalize()}." for text in (data.describe_heterogeneity(),) if text]
     each = answers.total / way.groups
     if way.groups == 1:
         notes.append(
@@ -365,11 +363,12 @@ def advice_notes(answers: Answers, way: Advice) -> list[str]:
 
 
 def attackers_text(answers: Answers) -> str:
-    """Return the attackers in words, such as "any 5 of 20 clients" or "clients 0 and 3"."""
+    """Return who submits, such as "any 5 of 20 clients submit" or "client 3 submits"."""
+    verb = "submits" if answers.number == 1 else "submit"
     if isinstance(answers.attackers, int):
-        return f"any {answers.number} of {answers.total} clients"
+        return f"any {answers.number} of {answers.total} clients {verb}"
     *others, last = map(str, answers.attackers)
-    return f"clients {', '.join(others)} and {last}" if others else f"client {last}"
+    return f"clients {', '.join(others)} and {last} {verb}" if others else f"client {last} {verb}"
 
 
 def attackers_toml(answers: Answers) -> str:

@@ -132,7 +132,8 @@ class CommandGroup(TyperGroup):
             return super(TyperGroup, self).resolve_command(ctx, args)  # TyperGroup offers those of the core alone
         except click.UsageError as error:
             if offer := suggest_names(args[0], self.list_commands(ctx)):
-                error.message = f"{error.message.removesuffix('.')}: {offer}"
+                # A new error: that of click 8.4 adds suggestions of its own.
+                raise click.UsageError(f"{error.message.removesuffix('.')}: {offer}", ctx) from error
             raise
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -44,7 +44,8 @@ def certify(
 ) -> None:
     """Certify a finished run for another threat, without training.
 
-    Settings of threat, votes and certificates can change. For example, three clients in any one round:
+    Settings of threat, votes and certificates can change. Three clients in any one round:
+
     crfl certify RUN --set threat.clients=3 --any-round
     """
     output.show_start(quiet=json)

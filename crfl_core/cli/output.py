@@ -197,7 +197,9 @@ def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
         return
     assumed = result.threat.model_dump(exclude_none=True, exclude={"rounds", "rounds_at_most"})
     threat = ", ".join(f"{key} = {value}" for key, value in assumed.items())
-    head = [f"assumed: attacks in {result.threat.rounds_text}, {threat}", f"recomputed: {RECOMPUTED[result.needs]}"]
+    shown = {curve.rounds for curve in result.curves}
+    rounds = "every round" if shown == {"every round"} else result.threat.rounds_text  # what the threat says or more
+    head = [f"assumed: attacks in {rounds}, {threat}", f"recomputed: {RECOMPUTED[result.needs]}"]
     if not full:
         summary.show_guarantees(console, result.curves, audit, [result.verdict, "", *head, ""], [], result.collective)
         return

@@ -168,7 +168,9 @@ def estimate_lines(estimate: Estimate, path: Path) -> Iterator[tuple[str, str]]:
     models = "" if sizes.groups == 1 else f"{sizes.groups:,} models of "
     participants = f"{sizes.participants:,} participants"
     yield "training", f"{sizes.rounds:,} rounds of {participants}, {models}{sizes.parameters:,} parameters"
-    for load in estimate.loads:
+    if sizes.groups > 1:  # certificates of one model are refused for such a config
+        yield "votes", f"{sizes.groups:,} models, one of each group, on {sizes.tests:,} test samples"
+    for load in estimate.loads if sizes.groups == 1 else ():
         if load.rounds is None:
             yield "votes", f"{load.models:,} noisy models on {sizes.tests:,} test samples"
         else:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from crfl_core.runs.verification import Findings
 
 NOT_AS_WRITTEN = 2
-SUCCESS = {"written": "files are what the run wrote", "repeated": "files come out the same when the run is repeated"}
+SUCCESS = {
+    "written": "files match their recorded digests",
+    "repeated": "files come out the same when the run is repeated",
+}
 RECEIPT_FITS = "this is the run of the receipt"
 
 Recompute = Annotated[bool, typer.Option("--recompute", help="Also train again, and compare the bits of every file.")]

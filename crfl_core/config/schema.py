@@ -49,6 +49,11 @@ def absent_if_none(value: object) -> object:
     return None if value in (NO_PLUGIN, {"type": NO_PLUGIN}) else value
 
 
+def as_list_or_none(value: object) -> object:
+    """Turn a single table into a list of one, and the word "none" into an empty list."""
+    return () if absent_if_none(value) is None else as_list(value)
+
+
 class Seeds(Table):
     """Seeds of single purposes; those that are not set follow the run's `seed`."""
 
@@ -310,12 +315,12 @@ class RunConfig(Table):
     threat: ThreatSettings = Field(ThreatSettings(), description="what the certificates assume")
     votes: VoteSettings = Field(VoteSettings(), description="defaults for every certificate that votes")
     certificates: Annotated[
-        tuple[Annotated[Certificate, PluginField("certificate")], ...], BeforeValidator(as_list)
-    ] = Field((by_name("paper"),), description="guarantees to compute")
+        tuple[Annotated[Certificate, PluginField("certificate")], ...], BeforeValidator(as_list_or_none)
+    ] = Field((by_name("paper"),), description="guarantees to compute; [] or 'none': none")
     evaluation: Evaluation = Field(Evaluation(), description="what is measured")
     engine: Annotated[Engine, PluginField("engine")] = Field(by_name("local"), description="where clients train")
-    trackers: Annotated[tuple[Annotated[Tracker, PluginField("tracker")], ...], BeforeValidator(as_list)] = Field(
-        (), description="plugins that watch the run"
+    trackers: Annotated[tuple[Annotated[Tracker, PluginField("tracker")], ...], BeforeValidator(as_list_or_none)] = (
+        Field((), description="plugins that watch the run")
     )
     storage: Storage = Field(Storage(), description="how the run directory is written")
     plugins: PluginSettings = Field(PluginSettings(), description="which installed plugins may be loaded")

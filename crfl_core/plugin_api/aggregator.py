@@ -174,6 +174,8 @@ class WeightedRule(Aggregator):
                 f"{self.full_name}: weigh() must return a weight for each of {len(values)} updates, or for each "
                 f"parameter of each, found shape {tuple(weights.shape)}"
             )
+        if weights.requires_grad:
+            raise PluginFailure(f"{self.full_name}: weigh() returned weights with requires_grad: detach() them")
         if weights.ndim == 2:
             full = weights.to(values)
             largest = full.abs().amax(1).double()

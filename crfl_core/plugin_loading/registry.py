@@ -120,7 +120,7 @@ def takes_one_argument(function: Callable[..., object]) -> bool:
 class Registry:
     """The installed plugins, and classes or functions that Python code adds under names that it chooses.
 
-    LenientRegistry entry points imports nothing. A class is imported when a config names it, or for a full listing.
+    Reading entry points imports nothing. A class is imported when a config names it, or for a full listing.
     """
 
     def __init__(self, local: Mapping[str, LocalPlugin] | None = None) -> None:

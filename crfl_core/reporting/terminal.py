@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crfl_core.certification.levels import LEVEL_WORDS
-from crfl_core.reporting.verdict import attack_text, run_verdict
+from crfl_core.reporting.verdict import attack_text, run_verdict, statement_text
 
 if TYPE_CHECKING:
     from crfl_core.reporting.metrics import CollectiveCurve, Curve, Metrics
@@ -119,7 +119,9 @@ def model_lines(name: str, metrics: Metrics) -> Iterator[str]:
     if metrics.trusted_baseline is not None:
         own = metrics.trusted_baseline
         most = metrics.clients_above_baseline()
-        more = "nothing more is certified" if most is None else f"more is certified up to {most:g} malicious clients"
+        more = "nothing more is certified" if most is None else "more is certified only if no client is malicious"
+        if most:
+            more = f"more is certified up to {most:g} malicious client{'' if most == 1 else 's'}"
         yield f"server alone      {format_share(own.accuracy)}  (its {own.samples} labelled samples; {more})"
     if metrics.attackers is not None and metrics.attackers.mean_weight_share is not None:
         yield f"attackers' weight {format_share(metrics.attackers.mean_weight_share)}"
@@ -276,9 +278,7 @@ def label_remarks(curves: Iterable[Curve]) -> Iterator[str]:
     statements: dict[str, list[str]] = {}
     for curve in curves:
         if curve.directions:
-            reading = " and ".join(curve.directions)
-            text = f"{curve.statement} statement, read {reading}, against the {curve.clean_world} clean world"
-            statements.setdefault(text, []).append(curve.certificate)
+            statements.setdefault(statement_text(curve), []).append(curve.certificate)
     for text, certificates in statements.items():
         yield f"{', '.join(dict.fromkeys(certificates))}: {text}"
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from crfl_core.certification.levels import LEVEL_WORDS
 from crfl_core.reporting.metrics import CollectiveCurve, Curve, Metrics, table_key
-from crfl_core.reporting.verdict import attack_text, run_verdict
+from crfl_core.reporting.verdict import attack_text, run_verdict, statement_text
 
 WIDE_TERMINAL_COLUMNS = 100
 """Terminals with fewer columns have no room for four of text."""
@@ -173,13 +173,13 @@ def share_columns(curve: Curve) -> tuple[tuple[str, tuple[float, ...]], ...]:
 def footnotes(curves: Sequence[Curve]) -> list[str]:
     """Return what the numbers of a table depend on."""
     first = curves[0]
-    reading = f", read {' and '.join(first.directions)}" if first.directions else ""
-    notes = [f"  {first.statement} statement{reading}, compared with the {first.clean_world} clean world"]
+    notes = [f"  {statement_text(first)}"]
     if first.rounds and not first.any_round_accuracy:
         notes[0] += f"; attacks in {first.rounds}"
     notes += [
         f"  {curve.test_set}: {curve.samples} samples, accuracy {curve.accuracy:.3f}, abstained on "
-        f"{curve.abstained:.1%}, median {'none' if curve.median_radius is None else format(curve.median_radius, '.3g')}"
+        f"{curve.abstained:.1%}, median radius "
+        f"{'none' if curve.median_radius is None else format(curve.median_radius, '.3g')}"
         for curve in curves
     ]
     return notes + [f"  conditional: {condition}" for condition in first.conditional]

@@ -14,6 +14,10 @@ SAMPLED_VOTE_CHECKS = frozenset({"vote noise is secret", "groups are random subs
 """Checks that only certificates have whose votes are sampled: they hold up to an error probability."""
 NAMED_CLIENTS_CHECK = "only the named clients attack"
 """Check of certificates that count the clients of the threat only, not any clients."""
+READINGS = {"backward": "this run", "forward": "attacks that did not happen"}
+"""What a guarantee holds for, by the direction in which it may be read."""
+CLEAN_WORLDS = {"honest": "all clients honest", "scaled": "attackers that scale clean updates"}
+"""What an attacked run is compared with."""
 MOST_NUMBERS = 6
 """Longer lists of clients or rounds without a pattern are shortened."""
 
@@ -152,6 +156,13 @@ def count_unchecked(curve: Curve, checks: Iterable[Mapping[str, Any]]) -> str:
     if not unchecked:
         return "All assumptions are checked."
     return "1 assumption is not checked." if len(unchecked) == 1 else f"{len(unchecked)} assumptions are not checked."
+
+
+def statement_text(curve: Curve) -> str:
+    """Say what a guarantee holds for, and what the attacked run is compared with."""
+    holds = " and for ".join(READINGS[direction] for direction in curve.directions)
+    reading = f"holds for {holds}, " if holds else ""
+    return f"{curve.statement}; {reading}compared with {CLEAN_WORLDS[curve.clean_world]}"
 
 
 def attack_text(attackers: Attackers | None, names: Sequence[str] = ()) -> str:

@@ -212,7 +212,10 @@ def expand_attack_rounds(attack: Attack | None, total: int) -> tuple[int, ...]:
     rounds = expand_rounds(attack.rounds, total)
     if not rounds or rounds[-1] > total:
         found = f"round {rounds[-1]}" if rounds else "no round at all"
-        raise ConfigError(f"found {found}, but rounds are 1..{total}", key="attack.rounds")
+        raise ConfigError(
+            f'found {found}, but rounds are 1..{total}: set attack.rounds, more rounds, or attack = "none"',
+            key="attack.rounds",
+        )
     return rounds
 
 

@@ -47,7 +47,7 @@ SCAFFOLDED = {
 """What the pages about writing plugins show as an example."""
 
 
-IN_GIT = frozenset({"glossary", "performance", *(kind.replace("-", "_") for kind in SCAFFOLDED)})
+IN_GIT = frozenset({"glossary", *(kind.replace("-", "_") for kind in SCAFFOLDED)})
 """The parts that readers of a page need: they stand in git in full. The others are part of the site alone."""
 
 

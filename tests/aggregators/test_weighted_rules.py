@@ -162,3 +162,11 @@ def test_sound_certificates_about_weights_refuse_signed_ones(tmp_path: Path) -> 
     assert found.metrics.curves == ()
     voted = crfl_core.run(config | {"certificates": ["group-vote"], "groups": {"count": 2}}, out=tmp_path / "voted")
     assert voted.metrics.refused == {}
+
+
+def test_weights_that_keep_a_graph_of_gradients_are_refused_by_the_plugin_s_name(tmp_path: Path) -> None:
+    def soft(updates: ClientUpdates) -> torch.Tensor:
+        return torch.full((len(updates.values),), 0.1, requires_grad=True)
+
+    with pytest.raises(PluginFailure, match=r"'soft' of .*weigh\(\) returned weights with requires_grad"):
+        crfl_core.run(tiny(aggregation="soft", attack="none"), plugins={"soft": soft}, out=tmp_path / "run")

@@ -251,7 +251,7 @@ def test_the_command_line_shows_the_threat_and_what_it_computed(run: RunResult, 
     assert "recomputed: certificates only" in shown
     for audit in run.audits:
         assert audit.certificate in shown
-    assert "against the honest clean world" in shown
+    assert "compared with all clients honest" in shown
     assert not (run.path / "what-if").exists()
 
 

@@ -141,6 +141,16 @@ def test_answers_without_advice_get_a_sentence(when: When, model: ModelKind, cli
         config(when, model, clients)
 
 
+def test_one_attacker_submits_and_several_submit() -> None:
+    def statement(clients: str) -> str:
+        attackers, total = parse_clients(clients)
+        return choose_certificate(Answers(attackers=attackers, clients=total, when="every", model="linear")).statement
+
+    assert "whatever any 1 of 20 clients submits in every round" in statement("1 of 20")
+    assert "whatever client 3 submits in every round" in statement("3, of 20")
+    assert "whatever clients 0 and 3 submit in every round" in statement("0,3 of 20")
+
+
 def test_a_number_of_owners_that_the_data_do_not_have_is_refused() -> None:
     with pytest.raises(AdviceError, match="'loan' have 51 owners, each of whom is a client: write '5 of 51'"):
         config("every", "linear", "5 of 20", "loan")
@@ -232,6 +242,22 @@ def test_an_own_table_becomes_a_config_that_certifies_most_of_it(crfl: Crfl, tmp
     overrides = [*QUIET, "rounds=2", "reserve.root=100", "certificates=[]"]
     baseline = run(tmp_path / "mine.toml", overrides=overrides, out=tmp_path / "baseline")
     assert baseline.metrics.trusted_baseline is not None
+
+
+def test_columns_of_text_become_inputs_and_those_of_many_texts_are_left_out(crfl: Crfl, tmp_path: Path) -> None:
+    lines = table(tmp_path / "clinics.csv", 20).read_text().splitlines()
+    rows = [f"{line},{'fm'[n % 2]},patient {n}" for n, line in enumerate(lines[1:])]
+    (tmp_path / "clinics.csv").write_text("\n".join([f"{lines[0]},sex,name", *rows]))
+    flags = ("--data", "clinics.csv", "--label", "outcome", "--group", "site", "--when", "every", "--model", "linear")
+    outcome = crfl("advise", *flags, "--clients", "2", "--out", "mine.toml")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "1,200 samples of 5 inputs (of texts: sex), 2 classes, without name (more than 50 texts)" in outcome.stdout
+    dataset: Any = load_config(tmp_path / "mine.toml").config.dataset
+    assert dataset.categories == {"sex": ("f", "m")}
+    assert dataset.inputs == ("age", "dose", "place name", "sex")
+    result = run(tmp_path / "mine.toml", overrides=QUIET, out=tmp_path / "run")
+    safe, prediction, labels = certified(result, 2)
+    assert (safe & (prediction == labels)).mean() > 0.7
 
 
 def test_owners_share_groups_if_there_are_many_and_differing_ones_are_pointed_out(crfl: Crfl, tmp_path: Path) -> None:

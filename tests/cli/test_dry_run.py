@@ -50,6 +50,7 @@ def test_only_inputs_that_maps_are_fitted_to_are_mapped(crfl: Crfl, mapped: list
     done = crfl("run", "slow.toml", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "1,438 training samples of 10 clients, 20 features" in done.stdout
+    assert "votes          5 models, one of each group, on 359 test samples" in done.stdout
     assert mapped == [100]
     assert set(tmp_path.rglob("*")) == before
 

@@ -43,7 +43,7 @@ class TestVerify:
         before = contents(run)
         result = crfl("verify", run)
         listed = sum(len(RunDirectory(path).digests) for path in (run, run / "what-if/two"))
-        assert (result.returncode, result.stdout) == (0, f"{listed} files are what the run wrote\n")
+        assert (result.returncode, result.stdout) == (0, f"{listed} files match their recorded digests\n")
         assert contents(run) == before
 
     def test_whatever_is_altered_is_found(self, run: Path, crfl: Crfl) -> None:

@@ -106,6 +106,8 @@ def test_none_keeps_nothing(loaded: Loaded) -> None:
 def test_groups_are_switched_off_like_an_attack(loaded: Loaded) -> None:
     assert loaded("groups = { count = 4 }", "groups = 'none'").config.groups is None
     assert loaded("groups = { count = 4 }", "", "groups=none").config.groups is None
+    assert loaded("certificates = ['paper']", "", "certificates=none").config.certificates == ()
+    assert loaded("trackers = ['jsonl']", "trackers = 'none'").config.trackers == ()
 
 
 def test_tables_that_are_no_plugins_keep_what_fits_too(loaded: Loaded) -> None:

@@ -140,7 +140,7 @@ def test_declared_ranges_of_columns_become_the_unit_box_and_are_not_fitted(tmp_p
     ("ranges", "message"),
     [
         ({"a": (0.0, 1.0)}, "ranges: has none for the column 'b'"),
-        ({"a": (0.0, 1.0), "b": (0.0, 1.0), "c": (0.0, 1.0)}, "ranges: there is no input column 'c', found a, b"),
+        ({"a": (0.0, 1.0), "b": (0.0, 1.0), "c": (0.0, 1.0)}, "ranges: there is no column of numbers 'c', found a, b"),
     ],
 )
 def test_ranges_that_do_not_fit_the_columns_are_refused(tmp_path: Path, ranges: Any, message: str) -> None:
@@ -153,3 +153,79 @@ def test_ranges_belong_to_tables(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=np.zeros((4, 1)), y=np.arange(4) % 2)
     with pytest.raises(OptionError, match="ranges: belongs to the columns of a table"):
         Arrays(path=tmp_path / "own.npz", ranges={"a": (0.0, 1.0)}).load()
+
+
+WARD = "age,ward,label,unit\n20,north,0,a\n30,south,1,b\n40,,0,a\n50,east,1,b\n"
+
+
+def ward_options(path: Path, **options: Any) -> dict[str, Any]:
+    path.write_text(WARD)
+    ranges = {"age": (20.0, 70.0)}
+    texts = {"ward": ("north", "south")}
+    return {"path": path, "scaling": "unit-range", "group": "unit", "ranges": ranges, "categories": texts} | options
+
+
+def test_each_listed_text_of_a_column_becomes_an_input_and_others_are_zero_in_all(tmp_path: Path) -> None:
+    data = Arrays(**ward_options(tmp_path / "table.csv")).load()
+    assert data.feature_names == ("age", "ward=north", "ward=south")
+    assert not data.scaling.fitted
+    rows = {tuple(round(value, 3) for value in row) for row in np.concatenate([data.x, data.test_x]).tolist()}
+    assert rows == {(0.0, 1.0, 0.0), (0.2, 0.0, 1.0), (0.4, 0.0, 0.0), (0.6, 0.0, 0.0)}
+
+
+def test_a_run_on_texts_predicts_new_rows_and_declares_that_its_texts_are_public(tmp_path: Path) -> None:
+    table = {key: str(value) if key == "path" else value for key, value in ward_options(tmp_path / "table.csv").items()}
+    config = {
+        "rounds": 2,
+        "dataset": {"type": "arrays", **table},
+        "partition": "natural",
+        "groups": {"by": "natural"},
+        "certificates": ["group-vote"],
+        "server": {"noise_std": 0.0},
+        "storage": {"figures": []},
+    }
+    result = run(config, out=tmp_path / "run")
+    (check,) = [check for check in result.audits[0].checks if check.name == "preprocessing is public"]
+    assert check.status == "declared"
+    (tmp_path / "new.csv").write_text("ward,age\nsouth,33\nwest,70\n")
+    inputs = Arrays(**ward_options(tmp_path / "table.csv")).read_inputs(
+        tmp_path / "new.csv", result.ledger.facts.feature_names
+    )
+    assert inputs.tolist() == [[33.0, 0.0, 1.0], [70.0, 0.0, 0.0]]
+
+
+def test_the_columns_of_text_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(WARD)
+    assert Arrays(path=path, group="unit").text_columns() == {"ward": ("east", "north", "south")}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"categories": {"word": ("a",)}}, "categories: there is no input column 'word', found age, ward"),
+        ({"categories": {"ward": ("a", "a")}}, "must differ, but there are 2 called 'a'"),
+        ({"categories": {"ward": ()}}, "at least 1"),
+        ({"scaling": "none"}, '`categories` needs `scaling = "unit-range"`'),
+        ({"ranges": None}, "ranges: has none for the column 'age'"),
+        ({"ranges": {"age": (0, 1), "ward": (0, 1)}}, "ranges: there is no column of numbers 'ward', found age"),
+        (
+            {"categories": None},
+            "row 2, column 'ward': found 'north' .* or list the texts of the column in `categories`",
+        ),
+    ],
+)
+def test_categories_that_do_not_fit_the_table_are_refused(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((OptionError, DataError, ValidationError), match=message):
+        Arrays(**ward_options(tmp_path / "table.csv", **options)).load()
+
+
+def test_categories_belong_to_tables_and_clash_with_no_column(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", x=np.zeros((4, 1)), y=np.arange(4) % 2)
+    with pytest.raises(OptionError, match="categories: belongs to the columns of a table"):
+        Arrays(path=tmp_path / "own.npz", scaling="minmax", categories={"a": ("b",)}).load()
+    (tmp_path / "table.csv").write_text("a,a=b,label\nb,1,0\nc,2,1\n")
+    with pytest.raises(OptionError, match="categories: there is a column 'a=b', too"):
+        Arrays(path=tmp_path / "table.csv", scaling="minmax", categories={"a": ("b",)}).load()

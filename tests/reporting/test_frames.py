@@ -86,7 +86,7 @@ class TestNotebook:
         assert run.path.name in page.texts  # escaped on the page
         curve = run.metrics.curves[0]
         assert f"{curve.certified_accuracy[0]:.3f}" in page.texts
-        assert any("clean world" in text for text in page.texts)
+        assert any("compared with" in text for text in page.texts)
 
     def test_what_was_refused_is_said(self, tmp_path: Path) -> None:
         run = crfl_core.run(tiny(certificates=["pathwise-linear"]), out=tmp_path / "run")

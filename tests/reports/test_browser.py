@@ -236,3 +236,22 @@ def test_hostile_names_run_nothing(opened: Opened, tmp_path: Path) -> None:
     page = opened(crfl_reports.pages.write_report(run.path))
     assert page.locator("img").count() == 0
     assert EVIL in page.inner_text("#sample-table tbody")
+
+
+def test_tables_break_no_word_on_a_phone(opened: Opened) -> None:
+    """Every word of a table fits into its column; digests are code, and may break."""
+    page = opened(width=390)
+    widths: list[list[object]] = page.evaluate(
+        """() => [...document.querySelectorAll("#audit td, #environment td")].filter((cell) => cell.checkVisibility())
+        .filter((cell) => !cell.querySelector("code")).map((cell) => {
+          const longest = cell.textContent.split(/\\s+/).reduce((a, b) => (a.length > b.length ? a : b), "");
+          const probe = document.createElement("span");
+          probe.textContent = longest; probe.style.whiteSpace = "nowrap"; probe.style.position = "absolute";
+          cell.append(probe);
+          const needed = probe.getBoundingClientRect().width;
+          probe.remove();
+          return [longest, needed, cell.getBoundingClientRect().width];
+        })"""
+    )
+    assert len(widths) > 5
+    assert [word for word, needed, width in widths if needed > width + 1] == []  # type: ignore[operator]

@@ -50,6 +50,16 @@ def test_the_summary_tells_who_attacked_and_what_is_certified(report: Path) -> N
     assert "Attack: model-replacement: 1 attacker (client 0), round 10, scale 10." in text
 
 
+def test_accuracy_that_was_measured_once_makes_no_line(report: Path, tmp_path: Path, crfl: Crfl) -> None:
+    assert "Accuracy in every round" in report.read_text(encoding="utf-8")
+    settings = ["rounds=3", "attack=none", "certificates=[]", "evaluation.every=0", "storage.figures=[]"]
+    run = crfl_core.run(overrides=settings, out=tmp_path / "once")
+    assert crfl("open", run.path, "--no-browser").returncode == 0
+    text = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "Accuracy in every round" not in text
+    assert "Weights that reached the model" in text
+
+
 def test_the_verdict_is_the_first_line_of_the_summary(report: Path, run_directory: Path) -> None:
     run = crfl_core.load(run_directory)
     summary = report.read_text(encoding="utf-8").partition('id="summary-title">Summary</h2>')[2]
@@ -103,7 +113,7 @@ def test_a_report_leaves_the_run_what_it_was(own_run: Path, crfl: Crfl) -> None:
     assert crfl("open", own_run, "--no-browser", "--explore", "0").stdout.strip() == str(own_run / "report.html")
     verified = crfl("verify", own_run)
     assert verified.returncode == 0
-    assert "files are what the run wrote" in verified.stdout
+    assert "files match their recorded digests" in verified.stdout
 
 
 def test_a_replaced_run_takes_its_report_along(tmp_path: Path) -> None:

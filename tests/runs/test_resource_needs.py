@@ -82,7 +82,7 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "attacked rounds": (
         {"attack": {"type": "sign-flip", "clients": [0], "rounds": {"first": 1, "last": 10**12}}},
-        r"^attack\.rounds: found round 1000000000000, but rounds are 1\.\.4$",
+        r"^attack\.rounds: found round 1000000000000, but rounds are 1\.\.4: set attack\.rounds, more rounds, or",
     ),
     "assumed rounds": (
         {"threat": {"rounds": {"first": 1, "last": 10**30}}},

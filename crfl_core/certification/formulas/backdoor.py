@@ -64,7 +64,7 @@ def _trigger_radius(votes: NDArray[np.int64], distances: Array, classes: int, cl
     by_clients = 2 * twice + np.minimum(clients - twice, left_for_others)
     stands = by_trigger + by_clients <= lead[:, None]
     np.put_along_axis(stands, np.broadcast_to(winner[:, None, None], (len(votes), groups + 1, 1)), True, axis=2)
-    changes = stands.all(axis=2).cumprod(axis=1).sum(axis=1) - 1  # this many changed votes leave the winner; -1: none
+    changes = stands.all(axis=2).cumprod(axis=1).sum(axis=1) - 1  # changed votes that leave the winner, -1: none
     ordered = np.concatenate([np.take_along_axis(distances, order, axis=1), np.full((len(votes), 1), np.inf)], axis=1)
     next_distance = np.take_along_axis(ordered, np.maximum(changes, 0)[:, None], axis=1)[:, 0]
     below = np.where(next_distance > 0, np.nextafter(next_distance, 0.0), np.nan)  # at 0 every trigger changes it

@@ -27,6 +27,8 @@ ARRAY_NAMES = ("x", "y", "test_x", "test_y")
 WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.0*)?")
 """Longer text is not the number of a class, and the number of an owner may stay text."""
 
+TEXT_REMEDY = "correct the cell, remove the row, or list the texts of the column in `categories`"
+
 
 class Arrays(SplitDataset):
     """Your own data: arrays or tables in a file, or a Python function that returns them.
@@ -35,7 +37,7 @@ class Arrays(SplitDataset):
       of the test arrays with `test_` in front.
     - `.npy`: inputs in `path`, labels in `labels_path`. Python objects in NumPy files are never loaded.
     - `.csv`, `.csv.gz`, `.parquet` (needs `crfl[tables]`): a row for each sample; all columns but `label` and `group`
-      are inputs, or those listed in `inputs`, and hold numbers.
+      are inputs, or those listed in `inputs`, and hold numbers, or texts that `categories` lists.
     - `callable = "package.module:function"` or `"file.py:function"`: the function is called without arguments and
       returns a `Data`, the tuple (x, y) or (x, y, test_x, test_y), or a mapping with the names of a `.npz` file. **This
       runs the code that a config names**, with your rights: `plugins.allow` must list its package if it is set, and
@@ -64,6 +66,11 @@ class Arrays(SplitDataset):
         description="smallest and largest value of every input column of a table, which are public: with `unit-range` "
         "they become 0 and 1, and values beyond are clamped",
     )
+    categories: dict[str, Annotated[ClassNames, Field(min_length=1)]] | None = Field(
+        None,
+        description="texts of input columns of a table, which are public: each text becomes an input that is 1 in its "
+        "rows and else 0; a row with another text, or none, has 0 in all of them",
+    )
     image_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         None, min_length=2, max_length=3, description="[height, width] or [channels, height, width]"
     )
@@ -72,6 +79,8 @@ class Arrays(SplitDataset):
     def _one_origin(self) -> Self:
         if (self.path is None) == (self.callable is None):
             raise ValueError("give either `path` or `callable`")
+        if self.categories and self.scaling == "none":  # an audit would take this for no preprocessing at all
+            raise ValueError('`categories` needs `scaling = "unit-range"`, with `ranges` for columns of numbers')
         for file, labels, words in (
             (self.path, self.labels_path, ("path", "labels_path")),
             (self.test_path, self.test_labels_path, ("test_path", "test_labels_path")),
@@ -102,22 +111,36 @@ class Arrays(SplitDataset):
             train, test = self._from_file(self.path, self.labels_path, columns)
         if self.test_path is not None:
             test, _ = self._from_file(self.test_path, self.test_labels_path, columns)
+        if self.categories and not columns:
+            raise OptionError("categories", "belongs to the columns of a table")
         declared = DeclaredFacts(self.class_names, columns, self.domain, self.image_shape)
         data = make_dataset(train, test, self.split, declared)
-        return data if self.ranges is None else replace(data, ranges=self._declared_ranges(self.ranges, columns))
+        if self.ranges is None and not (self.categories and self.scaling == "unit-range"):
+            return data
+        return replace(data, ranges=self._declared_ranges(self.ranges or {}, columns))
 
-    @staticmethod
+    def text_columns(self) -> dict[str, tuple[str, ...]]:
+        """Return the distinct texts of each input column of a table that does not hold numbers only."""
+        columns = self.source_columns()
+        found: dict[str, set[str]] = {name: set() for name in columns}
+        for block in tables.read_table(self._table, dict.fromkeys(columns, "text")):
+            for name in columns:
+                found[name].update(block.texts(name)[1])
+        texts = {name: tuple(sorted(values - {""})) for name, values in found.items()}
+        return {name: values for name, values in texts.items() if not all(map(is_number, values))}
+
     def _declared_ranges(
-        ranges: Mapping[str, Range], columns: tuple[str, ...]
+        self, ranges: Mapping[str, Range], columns: tuple[str, ...]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the lowest and the highest values of the columns."""
+        """Return the lowest and the highest values of the inputs of a table."""
         if not columns:
             raise OptionError("ranges", "belongs to the columns of a table: give `domain` for arrays")
-        if missing := [name for name in columns if name not in ranges]:
-            raise OptionError("ranges", f"has none for the column {missing[0]!r}: give one for each input")
-        if unknown := [name for name in ranges if name not in columns]:
-            raise OptionError("ranges", f"there is no input column {unknown[0]!r}, found {', '.join(columns)}")
-        low, high = np.array([ranges[name] for name in columns], np.float64).T
+        numbers = [name for name in columns if name not in self._indicators]
+        if missing := [name for name in numbers if name not in ranges]:
+            raise OptionError("ranges", f"has none for the column {missing[0]!r}: give one for each column of numbers")
+        if unknown := [name for name in ranges if name not in numbers]:
+            raise OptionError("ranges", f"there is no column of numbers {unknown[0]!r}, found {', '.join(numbers)}")
+        low, high = np.array([ranges.get(name, (0.0, 1.0)) for name in columns], np.float64).T
         return low, high
 
     def read_inputs(self, path: Path, feature_names: tuple[str, ...]) -> NDArray[np.generic]:
@@ -125,8 +148,8 @@ class Arrays(SplitDataset):
         if not path.name.endswith(tables.ENDINGS):
             return super().read_inputs(path, feature_names)
         inputs = feature_names or self._input_columns(path)
-        blocks = tables.read_table(path, dict.fromkeys(inputs, "number"))
-        rows = [np.column_stack([block.numbers(name) for name in inputs]) for block in blocks]
+        blocks = tables.read_table(path, self._column_kinds(inputs), TEXT_REMEDY)
+        rows = [self._block_inputs(block, inputs) for block in blocks]
         if not rows:
             raise DataError(f"{path}: has a header but no rows")
         return np.concatenate(rows)
@@ -160,8 +183,61 @@ class Arrays(SplitDataset):
             raise DataError(f"{origin}: there is an array {tests[0]!r}, but none {missing!r}: add it")
         return train, samples_from_arrays(f"{origin} (test)", *(arrays[name] for name in tests)) if tests else None
 
+    @property
+    def _indicators(self) -> dict[str, tuple[str, str]]:
+        """Return the column and the text behind the name of each input that `categories` makes."""
+        listed = (self.categories or {}).items()
+        return {f"{column}={text}": (column, text) for column, texts in listed for text in texts}
+
+    def _column_kinds(self, inputs: tuple[str, ...]) -> dict[str, tables.ColumnKind]:
+        """Return the columns of a table behind some inputs, and how each is read."""
+        kinds: dict[str, tables.ColumnKind] = {}
+        for name in inputs:
+            if name in self._indicators:
+                kinds[self._indicators[name][0]] = "text"
+            else:
+                kinds[name] = "number"
+        return kinds
+
+    def _block_inputs(self, block: tables.TableBlock, inputs: tuple[str, ...]) -> NDArray[np.float64]:
+        """Return the inputs of a block of rows, (rows, inputs)."""
+        indicators = self._indicators
+        values: list[NDArray[np.generic]] = []
+        for name in inputs:
+            if name in indicators:
+                column, text = indicators[name]
+                values.append(block.matches(column, {text}))
+            else:
+                values.append(block.numbers(name))
+        return np.column_stack(values).astype(np.float64, copy=False)
+
     def _input_columns(self, path: Path) -> tuple[str, ...]:
-        """Return the columns of a table that are inputs."""
+        """Return the names of the inputs of a table: columns of numbers, and one for each text of the others."""
+        columns = self._source_columns(path)
+        categories = self.categories or {}
+        if unknown := [name for name in categories if name not in columns]:
+            raise OptionError("categories", f"there is no input column {unknown[0]!r}, found {', '.join(columns)}")
+        inputs = [
+            name
+            for column in columns
+            for name in ([f"{column}={text}" for text in categories[column]] if column in categories else [column])
+        ]
+        if clash := [name for name in inputs if inputs.count(name) > 1]:
+            raise OptionError("categories", f"there is a column {clash[0]!r}, too: rename it")
+        return tuple(inputs)
+
+    def source_columns(self) -> tuple[str, ...]:
+        """Return the columns of the table in `path` from which inputs are made."""
+        return self._source_columns(self._table)
+
+    @property
+    def _table(self) -> Path:
+        """Return the table in `path`."""
+        if self.path is None or not self.path.name.endswith(tables.ENDINGS):
+            raise OptionError("path", f"must end in {', '.join(tables.ENDINGS)}: found {self.path}")
+        return self.path
+
+    def _source_columns(self, path: Path) -> tuple[str, ...]:
         others = (self.label or "label", self.group)
         if self.inputs is None:
             columns = tuple(name for name in tables.column_names(path) if name not in others)
@@ -175,13 +251,13 @@ class Arrays(SplitDataset):
         """Read the samples of a table."""
         label = self.label or "label"
         others = list(dict.fromkeys([label, *([self.group] if self.group else ())]))
-        kinds: dict[str, tables.ColumnKind] = {**dict.fromkeys(inputs, "number"), **dict.fromkeys(others, "text")}
+        kinds: dict[str, tables.ColumnKind] = {**self._column_kinds(inputs), **dict.fromkeys(others, "text")}
         blocks = []
         texts = {name: list[NDArray[np.str_]]() for name in others}
         first = 0
-        for block in tables.read_table(path, kinds):
+        for block in tables.read_table(path, kinds, TEXT_REMEDY):
             first = first or block.first
-            blocks.append(np.column_stack([block.numbers(name) for name in inputs]))
+            blocks.append(self._block_inputs(block, inputs))
             for name in others:
                 texts[name].append(block.required_texts(name))
         if not blocks:
@@ -245,6 +321,15 @@ def integers_or_text(texts: NDArray[np.str_]) -> NDArray[np.generic]:
     if all(WHOLE_NUMBER.fullmatch(value) for value in values):
         return np.array([int(value.partition(".")[0]) for value in values])[codes]
     return texts
+
+
+def is_number(text: str) -> bool:
+    """Return whether a cell of a table can be read as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def first_text_label(labels: NDArray[np.generic]) -> int | None:

@@ -101,8 +101,11 @@ def column_names(path: Path) -> tuple[str, ...]:
         return tuple(import_arrow("parquet").read_schema(path).names)
 
 
-def read_table(path: Path, kinds: Mapping[str, ColumnKind]) -> Iterator[TableBlock]:
-    """Yield some columns of a table, block by block."""
+CELL_REMEDY = "correct the cell or remove the row"
+
+
+def read_table(path: Path, kinds: Mapping[str, ColumnKind], text_remedy: str = CELL_REMEDY) -> Iterator[TableBlock]:
+    """Yield some columns of a table, block by block; errors about text among numbers name the remedy."""
     names = column_names(path)
     for name in kinds:
         if names.count(name) != 1:
@@ -110,7 +113,7 @@ def read_table(path: Path, kinds: Mapping[str, ColumnKind]) -> Iterator[TableBlo
             raise DataError(f"{path}: there is {count} {name!r}, found {', '.join(names)}: is this the right file?")
     is_csv = path.name.endswith(CSV_ENDINGS)
     first = 2 if is_csv else 1
-    with translate_errors(path, names):
+    with translate_errors(path, names, text_remedy):
         for rows in read_csv(path, kinds) if is_csv else read_parquet(path, kinds):
             yield TableBlock(path, first, rows)
             first += rows.num_rows
@@ -159,7 +162,7 @@ def read_parquet(path: Path, kinds: Mapping[str, ColumnKind]) -> Iterator[Any]:
 
 
 @contextmanager
-def translate_errors(path: Path, names: tuple[str, ...] = ()) -> Iterator[None]:
+def translate_errors(path: Path, names: tuple[str, ...] = (), text_remedy: str = CELL_REMEDY) -> Iterator[None]:
     """Turn pyarrow's errors into a `DataError` that names the place and the remedy."""
     pa = import_arrow()
     try:
@@ -171,7 +174,7 @@ def translate_errors(path: Path, names: tuple[str, ...] = ()) -> Iterator[None]:
         if match := NOT_A_NUMBER.search(text):
             raise DataError(
                 f"{path}, row {match['row']}, column {names[int(match['column'])]!r}: found {match['cell']!r} where a "
-                "number is needed: correct the cell or remove the row"
+                f"number is needed: {text_remedy}"
             ) from error
         if match := NOT_UTF8.search(text):
             raise DataError(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], object]
 CONNECTIONS = 32
 CONNECTIONS_PER_NODE = 8
-"""Connections to the server that one address may hold: the first number, and the second for each client."""
+"""Connections to the server that one address may hold, and how many more for each client of the federation."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
 """Seconds that a node waits before it tries to join again; they double with each failure."""

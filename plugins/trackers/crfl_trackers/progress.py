@@ -12,7 +12,7 @@ from pydantic import Field, PrivateAttr
 
 from crfl_core.extend import CertificateResult, RoundRecord, RunContext, Tracker, hookimpl, passing
 
-PHASE_WIDTH = 14
+PHASE_WIDTH = 12
 BAR_WIDTHS = {100: 24, 70: 12}
 """How wide a bar is by the least number of columns of the terminal; in narrower ones there is no bar."""
 REFRESH_SECONDS = 0.1
@@ -88,7 +88,7 @@ class Progress(Tracker):
             return
         if self._is_live:
             self._last_line = now
-            phase = f"{self._prefix}{self._phase:<{PHASE_WIDTH}}"
+            phase = f"{self._prefix}{self._phase:<{PHASE_WIDTH}}  "
             passing(fit_line(phase, done, total, [self._left(done, total, now), *figures]))
         elif plain:
             self._last_line = now

@@ -35,10 +35,10 @@ def rounds(runs: Sequence[RunResult]) -> Panels:
     shown = {
         name: text + of_groups
         for name, text in MEASURES.items()
-        if any(read_measure(group, name)[0] for group in together)
+        if any(len(read_measure(group, name)[0]) > 1 for group in together)
     }
     if not shown:
-        raise ConfigError(f"{runs[0].path}: accuracy was not measured along the way: set evaluation.every = 1")
+        raise ConfigError(f"{runs[0].path}: accuracy was measured in fewer than two rounds: set evaluation.every = 1")
     if len(together) == 1:
         lines = [line(together[0], name, text) for name, text in shown.items()]
         panels = [Panel(lines, "round", "share of test samples", y_range=SHARE, marked=attacked)]

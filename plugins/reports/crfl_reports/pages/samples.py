@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from crfl_core.runs.run_directory import RunDirectory
 
 MOST_ROWS = 4_000
-"""Listed samples of a test set; the tables of the run have all of them."""
+"""Samples of a test set that are listed; the tables of the run have all of them."""
 
 DIGITS = 4
 """Significant digits of a radius, rounded down: a page must not claim more than was certified."""
@@ -131,7 +131,7 @@ def round_down(value: float) -> float:
 Pixels = NDArray[np.uint8]
 
 MOST = 500
-"""Inputs of a test set that are shown."""
+"""Inputs of a test set that are shown as pictures."""
 
 ACROSS = 25
 """Pictures in a row of the sheet."""

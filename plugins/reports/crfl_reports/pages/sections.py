@@ -11,12 +11,14 @@ from crfl_core.config.options import list_settings
 from crfl_core.errors import CrflError
 from crfl_core.records.table import Table
 from crfl_core.reporting.glossary import GLOSSARY
+from crfl_core.reporting.metrics import floor_percent
 from crfl_core.runs.verification import build_receipt
 from crfl_reports.pages import words
 from crfl_reports.pages.markup import Html, element, figure_place, glossary_term, join_parts, rich, table, term_id
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.certificate import Check, Level
+    from crfl_core.records.ledger import Ledger
     from crfl_core.reporting.metrics import CollectiveCurve, Curve, Metrics
     from crfl_core.runs.results import RunResult
 
@@ -27,7 +29,7 @@ def run_sections(run: RunResult, *, backdoor: Html, closeness: Html) -> Iterator
     certified = [figure_place("curves", "Certified accuracy and rate"), *map(collective, run.metrics.collective)]
     yield "certified", "What is certified", join_parts(certified)
     yield "explorer", "What if? The threat explored", explorer()
-    yield "training", "Training", training()
+    yield "training", "Training", training(run.ledger)
     if run.distances:
         yield "closeness", "Distance to the clean twin", closeness
     if run.metrics.backdoor is not None:
@@ -78,16 +80,21 @@ def cards(curve: Curve) -> Iterator[tuple[str, Html, str]]:
 
 def collective(curve: CollectiveCurve) -> Html:
     """Build the table of collective certified accuracy, with its sentences."""
-    rows = [element("tr", *(element("th", name) for name in ("malicious clients", "samples that stay right", "")))]
-    for number, share, exact in zip(curve.clients, curve.collective_accuracy, curve.exact, strict=True):
-        shown = "not computed" if share is None else words.percent(share)
-        told = curve.sentence(number) + (": exact" if exact else "")
-        rows.append(element("tr", element("td", str(number)), element("td", shown), element("td", told)))
     said = (
-        f"Collective certified accuracy of {curve.certificate} on the {curve.test_set} test set: the malicious clients "
-        "are the same for all samples. It says of no single prediction that it stays right."
+        f"Collective certified accuracy of {curve.certificate}: how much of the {curve.test_set} test set stays right, "
+        "whichever clients are malicious, if they are the same for all samples. No single prediction is said to stay "
+        "right."
     )
-    return join_parts([element("p", said), element("table", *rows)])
+    rows = [
+        [
+            str(number),
+            "not computed: too many sets of clients" if share is None else floor_percent(share),
+            "" if share is None else "exact" if exact else "a lower bound",
+        ]
+        for number, share, exact in zip(curve.clients, curve.collective_accuracy, curve.exact, strict=True)
+    ]
+    header = ("malicious clients", "samples that stay right", "kind of number")
+    return join_parts([element("p", said), table(header, rows, "Collective certified accuracy")])
 
 
 def explorer() -> Html:
@@ -101,13 +108,11 @@ def explorer() -> Html:
     return join_parts([told, figure_place("explorer", "The explorer")])
 
 
-def training() -> Html:
-    """Build the places of the figures about training."""
-    figures = (
-        ("rounds", "Accuracy in every round"),
-        ("weights", "Weights that reached the model"),
-        ("partition", "Who holds what"),
-    )
+def training(ledger: Ledger) -> Html:
+    """Build the places of the figures about training; one measured round makes no line."""
+    figures = [("weights", "Weights that reached the model"), ("partition", "Who holds what")]
+    if len({record.round for record in ledger.rounds if record.accuracy is not None}) > 1:
+        figures.insert(0, ("rounds", "Accuracy in every round"))
     return join_parts([join_parts([element("h3", title), figure_place(name, title)]) for name, title in figures])
 
 
@@ -185,7 +190,10 @@ def config(run: RunResult) -> Html:
 def environment(run: RunResult) -> Html:
     """Build a table of the versions of everything that took part."""
     recorded = run.directory.read_json("environment.json")
-    rows = [[name, plain(recorded[name])] for name in recorded if name not in ("plugins", "earlier", "origins")]
+    left_out = ("plugins", "earlier", "origins", "sha256")
+    rows = [[name.replace("_", " "), plain(recorded[name])] for name in recorded if name not in left_out]
+    if digest := recorded.get("sha256"):
+        rows.append(["SHA-256 of this record", element("code", plain(digest))])
     parts = [table(("what", "version or number"), rows, "Versions")]
     plugins = [
         [f"{entry.get('kind')} {entry.get('name')}", f"{entry.get('distribution')} {entry.get('version')}"]
@@ -212,7 +220,10 @@ def receipt(run: RunResult) -> Html:
     rows = [["run", found["run"]], ["manifest, SHA-256", element("code", found["manifest"])]]
     rows += [[f"{name} test set", element("code", facts["digest"])] for name, facts in found["data"].items()]
     files = [[name, element("code", value)] for name, value in found["files"].items()]
-    told = element("p", "`crfl verify RUN` compares every file; `crfl receipt RUN` writes this to a file.")
+    verify = element("code", "crfl verify RUN")
+    told = element(
+        "p", verify, " compares every file; ", element("code", "crfl receipt RUN"), " writes this to a file."
+    )
     listing = table(("file", "SHA-256"), files, "Files of the run")
     details = element("details", element("summary", f"{len(files)} files"), listing)
     return join_parts([table(("what", "value"), rows, "Receipt"), told, details])

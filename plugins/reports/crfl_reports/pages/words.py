@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from crfl_core.certification.levels import LEVEL_WORDS
-from crfl_core.reporting.verdict import attack_text
+from crfl_core.reporting.verdict import CLEAN_WORLDS, READINGS, attack_text
 
 if TYPE_CHECKING:
     from crfl_core.plugin_api.certificate import Check
@@ -22,14 +22,6 @@ STATUSES = {
 }
 """Words for the outcome of a check, the worst first; each is a term of the glossary."""
 
-READINGS = {
-    "backward": "this run",
-    "forward": "attacks that did not happen",
-}
-WORLDS = {
-    "honest": ("all clients honest", "honest world"),
-    "scaled": ("attackers that scale clean updates", "scaled world"),
-}
 SHOWN_RADII = 4
 
 
@@ -86,7 +78,9 @@ def quality(metrics: Metrics, ledger: Ledger) -> Iterator[str]:
     if (own := metrics.trusted_baseline) is not None:
         most = metrics.clients_above_baseline()
         adds = "no more than that is certified, so the federation adds nothing to these samples"
-        if most is not None:
+        if most == 0:
+            adds = "more than that is certified only if no client is malicious"
+        elif most is not None:
             adds = f"more than that is certified up to {radius(most, 'client')}"
         yield (
             f"A model trained on the server's own {own.samples:,} labelled samples alone, which no client can touch, "
@@ -141,7 +135,7 @@ def basis(curve: Curve) -> Rich:
         parts.append(", compared with ")
     else:
         parts.append(f": {curve.label or 'proves nothing in either direction'}; compared with ")
-    parts.append(Term(*WORLDS[curve.clean_world]))
+    parts.append(Term(CLEAN_WORLDS[curve.clean_world], f"{curve.clean_world} world"))
     parts.append(f". Attackers act in {curve.rounds}." if curve.rounds else ".")
     for number, condition in enumerate(curve.conditional):
         if number == 0:

@@ -15,7 +15,7 @@ def my_plugin(run: RunArgument, radius: Radius = 0.0) -> None:
 
     A radius between two points of a certificate's curve counts as the larger one.
     """
-    from crfl_core import load  # brings PyTorch along: imported when the command is called
+    from crfl import load  # brings PyTorch along: imported when the command is called
 
     for curve in load(run).metrics.curves:
         rates = [rate for at, rate in zip(curve.radii, curve.certified_rate, strict=True) if at >= radius]

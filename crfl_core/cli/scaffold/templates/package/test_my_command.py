@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crfl_core import run
+from crfl import run
 from crfl_core.testing import parametrize_with_checks
 
 from crfl_my_plugin import my_plugin

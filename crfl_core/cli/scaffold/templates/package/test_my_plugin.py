@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from crfl_core import run
+from crfl import run
 from crfl_core.testing import parametrize_with_checks
 
 from crfl_my_plugin import MyPlugin
