@@ -18,7 +18,7 @@ from crfl_trackers.run_summary import final_metrics
 from sklearn.linear_model import LogisticRegression
 
 import crfl_core
-from crfl_core.training.evaluation import score_trusted_samples
+from crfl_core.training.trusted_baseline import score_trusted_samples
 from tests.oracle import federation_of, tiny
 
 
@@ -62,7 +62,7 @@ def test_every_table_has_it(tmp_path: Path) -> None:
     assert "accuracy of the server alone" in comparison.short_measures
     rows = {row["measure"]: row["value"] for row in measure_rows(run.metrics)}
     assert rows["accuracy_of_server_alone"] == baseline.accuracy
-    assert final_metrics(run.metrics)["final/accuracy_of_server_alone"] == baseline.accuracy
+    assert final_metrics(run)["final/accuracy_of_server_alone"] == baseline.accuracy
     (listed,) = list_runs(tmp_path)
     assert listed.server_alone == baseline.accuracy
     assert ("server_alone", percent(baseline.accuracy)) in {(key, value) for key, _, value in measured(run.metrics)}
