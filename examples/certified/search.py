@@ -64,23 +64,40 @@ def split(values: str) -> list[str]:
     return parts
 
 
-def search(config: Path, clients: int, options: Sequence[str], fixed: Sequence[str], folder: Path) -> Iterator[Found]:
+class Question(NamedTuple):
+    """Attack that shall change nothing: malicious clients, and the norm of a trigger if `backdoor` is asked."""
+
+    clients: int
+    trigger: float | None
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Return the settings that ask it."""
+        if self.trigger is None:
+            return (f"evaluation.radii=[{self.clients}]",)
+        threat = f"threat={{clients={self.clients}, rounds=[1]}}"
+        return (f"evaluation.radii=[{self.trigger}]", 'certificates="backdoor"', threat)
+
+    def read(self, curves: Sequence[Curve]) -> tuple[float, float]:
+        """Return the certified accuracy and the accuracy on the validation set."""
+        level = "client" if self.trigger is None else "backdoor"
+        radius = self.clients if self.trigger is None else self.trigger
+        for curve in curves:
+            if curve.test_set == "validation" and curve.level == level:
+                certified = dict(zip(curve.radii, curve.certified_accuracy, strict=True))
+                return certified[radius], curve.accuracy
+        raise SystemExit("nothing was certified on a validation set: set reserve.validation and ask for clients")
+
+
+def search(
+    config: Path, question: Question, options: Sequence[str], fixed: Sequence[str], folder: Path
+) -> Iterator[Found]:
     """Train every combination and read off what is certified of the validation set against this number of clients."""
     for settings in combinations(options):
         started = time.process_time()
-        overrides = (*UNSEEN, f"evaluation.radii=[{clients}]", *fixed, *settings)
+        overrides = (*UNSEEN, *question.overrides, *fixed, *settings)
         result = run(config, overrides=overrides, out=folder / "run", force=True)
-        curve = validation(result.metrics.curves)
-        certified = dict(zip(curve.radii, curve.certified_accuracy, strict=True))
-        yield Found(certified[clients], curve.accuracy, time.process_time() - started, settings)
-
-
-def validation(curves: Sequence[Curve]) -> Curve:
-    """Return the answer about clients on the validation set."""
-    found = [curve for curve in curves if curve.test_set == "validation" and curve.level == "client"]
-    if not found:
-        raise SystemExit("nothing was certified on a validation set: set reserve.validation and ask for clients")
-    return found[0]
+        yield Found(*question.read(result.metrics.curves), time.process_time() - started, settings)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -88,14 +105,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path)
     parser.add_argument("--clients", type=int, required=True, help="attackers that shall change nothing")
+    parser.add_argument("--trigger", type=float, help="norm of a trigger that these clients use together")
     parser.add_argument("--try", dest="options", action="append", default=[], metavar="KEY=VALUE,VALUE")
     parser.add_argument("--set", dest="fixed", action="append", default=[], metavar="KEY=VALUE")
     chosen = parser.parse_args(arguments)
     print("certified  accuracy  seconds  settings")
     best: Found | None = None
+    question = Question(chosen.clients, chosen.trigger)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            for one in search(chosen.config, chosen.clients, chosen.options, chosen.fixed, Path(folder)):
+            for one in search(chosen.config, question, chosen.options, chosen.fixed, Path(folder)):
                 best = max(best or one, one)
                 print(one, flush=True)
         except CrflError as error:

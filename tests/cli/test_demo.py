@@ -9,7 +9,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from crfl_reports.commands.demo import DEMO_RUNS, ending, story_lines
+from crfl_reports.commands.demo import CERTIFIED, DEMO_RUNS, TRIGGER_NORM, ending, story_lines
 
 from crfl_core import RunResult, load
 from crfl_core.cli.output import program_name, use_colours
@@ -47,25 +47,36 @@ def test_it_fits_on_one_screen(shown: str, folder: Path) -> None:
 
 
 def test_the_attack_succeeds_without_a_defence_and_fails_with_one(shown: str, folder: Path) -> None:
-    undefended, defended, certified = (result.metrics for result in results(folder))
+    undefended, defended, certified, triggered = (result.metrics for result in results(folder))
     assert undefended.backdoor is not None
     assert defended.backdoor is not None
     assert certified.backdoor is not None
+    assert triggered.backdoor is not None
     assert undefended.backdoor.success_rate > 0.9
     assert undefended.accuracy > defended.accuracy - 0.04  # nearly unharmed
     assert defended.backdoor.success_rate < 0.05
     assert certified.backdoor.success_rate < 0.05
     assert certified.accuracy > 0.95
+    assert triggered.backdoor.success_rate < 0.05
 
 
 def test_what_is_proved_is_what_the_certificate_says(shown: str, folder: Path) -> None:
-    (curve,) = (one for one in results(folder)[-1].metrics.curves if one.test_set == "clean")
+    (curve,) = (one for one in results(folder)[CERTIFIED].metrics.curves if one.test_set == "clean")
     proved = dict(zip(curve.radii, curve.certified_accuracy, strict=True))
     row = next(line for line in shown.splitlines() if line.strip().startswith("certified"))
     assert row.endswith("  ".join(f"{proved[number]:.1%}".replace("%", " %") for number in (1, 2, 3)))
     assert proved[3] > 0.8
     assert "directions" in curve.model_dump()
     assert set(curve.directions) == {"backward", "forward"}
+
+
+def test_the_last_row_is_about_clients_and_a_trigger_together(shown: str, folder: Path) -> None:
+    (curve,) = (one for one in results(folder)[-1].metrics.curves if one.test_set == "clean")
+    assert curve.certificate == "backdoor"
+    place = curve.radii.index(TRIGGER_NORM)
+    row = next(line for line in shown.splitlines() if line.strip().startswith("triggered"))
+    assert row.endswith("  ".join(f"{curve.by_clients[number][place]:.1%}".replace("%", " %") for number in (1, 2, 3)))
+    assert curve.by_clients[1][place] > 0.6
 
 
 def test_it_ends_with_the_report_and_what_to_do_next(shown: str, folder: Path) -> None:
@@ -90,9 +101,9 @@ def test_the_commands_to_paste_are_those_that_the_shell_finds(tmp_path: Path, mo
     assert program_name() == "crfl"
 
 
-def test_progress_says_which_of_the_three_federations_trains(shown: str, folder: Path) -> None:
+def test_progress_says_which_of_the_four_federations_trains(shown: str, folder: Path) -> None:
     progress = (folder / "progress.txt").read_text(encoding="utf-8")
-    for title in ("1/3 undefended  round 1/20", "2/3 defended  round 1/20", "3/3 certified  round 1/20"):
+    for title in ("1/4 undefended  round 1/20", "2/4 defended  round 1/20", "4/4 triggered  round 1/20"):
         assert title in progress
 
 
@@ -119,7 +130,7 @@ def test_terminals_without_unicode_get_plain_bars(shown: str, folder: Path) -> N
     assert "####" in text
 
 
-def test_json_has_the_metrics_of_all_three(crfl: Crfl, shown: str, folder: Path) -> None:
+def test_json_has_the_metrics_of_all_four(crfl: Crfl, shown: str, folder: Path) -> None:
     answer = json.loads(crfl("demo", "--json", "--out", folder / "again").stdout)
     assert list(answer) == [row.name for row in DEMO_RUNS]
     assert answer["certified"] == json.loads((folder / "runs" / "certified" / "metrics.json").read_text())

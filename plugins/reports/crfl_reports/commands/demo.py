@@ -1,4 +1,4 @@
-"""`crfl demo`: a federation without a defence, with one, and with a proof, in a minute."""
+"""`crfl demo`: a federation without a defence, with one, and with two proofs, in a minute."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from crfl_core.reporting.metrics import Curve
 
 CONFIG = Path(__file__).with_name("demo.toml")
+TRIGGER_NORM = 0.25
+"""Change of an image that the last proof covers, where pixels are between 0 and 1."""
 CHART_LINES = 5
 BAR_WIDTH = 6
 Colour = Callable[[str], str]
@@ -26,7 +28,7 @@ EIGHTHS = " ▁▂▃▄▅▆▇█"
 EXPLORE = 10.0
 """Seconds for the explorer of the report."""
 
-Out = Annotated[Path, typer.Option("--out", help="Folder for the three runs of the demo.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder for the four runs of the demo.")]
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,20 @@ DEMO_RUNS = (
     DemoRun("undefended", "averaging"),
     DemoRun("defended", "RFA", ('aggregation=["rfa"]',)),
     DemoRun("certified", "vote of groups", ("groups={count=10}", 'certificates=["group-vote"]')),
+    DemoRun(
+        "triggered",
+        "vote on pixels",
+        (
+            "groups={count=10}",
+            'certificates=["backdoor"]',
+            'model.features=[{type="unit-ball", radius=4.0}]',
+            "training.learning_rate=10.0",
+            f"evaluation.radii=[{TRIGGER_NORM}]",
+        ),
+    ),
 )
+CERTIFIED = 2
+"""Place of the federation that the chart and the report show."""
 
 
 def demo(out: Out = Path("runs/demo"), json: JsonOption = False, quiet: QuietOption = False) -> None:
@@ -104,12 +119,13 @@ def story_lines(results: Sequence[RunResult], *, plain: bool, colours: bool = Fa
     yield ""
     yield from table(results, red, green)
     yield ""
-    curve = clean_curve(results[-1])
+    curve = clean_curve(results[CERTIFIED])
     assert curve is not None
     yield "Proved: read right, whatever this many of the ten clients do, in every round:"
     yield from map(green, chart(curve.certified_accuracy, [f"{radius:g}" for radius in curve.radii], plain=plain))
     yield ""
     yield "The defence stopped one attack; the proof covers any by that many clients."
+    yield f"The last row covers any trigger of norm {TRIGGER_NORM} on the image as well."
 
 
 def style(text: str, colour: str) -> str:
@@ -134,6 +150,8 @@ def proof_text(curve: Curve | None) -> str:
     """Write what is proved against 1, 2 and 3 clients, in a row."""
     if curve is None:
         return "nothing"
+    if curve.by_clients:
+        return "  ".join(percent(curve.by_clients[number][curve.radii.index(TRIGGER_NORM)]) for number in (1, 2, 3))
     known = dict(zip(curve.radii, curve.certified_accuracy, strict=True))
     return "  ".join(percent(known[number]) for number in (1, 2, 3))
 
