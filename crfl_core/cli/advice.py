@@ -132,7 +132,7 @@ class Answers(Table):
 
     @property
     def has_label_skew(self) -> bool:
-        """Return whether clients have other classes.
+        """Return whether the classes differ between clients.
 
         The answer says so, or the owners' labels where the data have owners.
         """
@@ -469,7 +469,7 @@ def model_lines(answers: Answers) -> list[str]:
 
 
 def save_config(text: str, path: Path) -> None:
-    """Write a config.
+    """Write a config to a new file.
 
     Raises `AdviceError` if the file exists, cannot be written, or is not a TOML file.
     """

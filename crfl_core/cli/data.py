@@ -99,7 +99,7 @@ def verify(
 def fit_terminal(lines: Iterable[str]) -> Iterator[str]:
     """Break lines between words where the terminal ends.
 
-    In a pipe they stay whole. Paths always do.
+    In a pipe they stay whole. Paths always stay whole.
     """
     width = shutil.get_terminal_size().columns
     for line in lines:

@@ -45,8 +45,8 @@ ORIGINAL_STDOUT: ContextVar[tuple[int | None, TextIO]] = ContextVar("OUTSIDE")
 def redirect_plugin_output() -> Iterator[None]:
     """Redirect what plugins print to stderr.
 
-    Stdout then holds only the command's own output. This includes the processes that they start. `sys.exit` in a plugin
-    is its failure and does not end the command.
+    Stdout then holds only the command's own output. The output of processes that plugins start is redirected, too.
+    `sys.exit` in a plugin is its failure and does not end the command.
     """
     sys.stdout.flush()
     with contextlib.ExitStack() as stack:

@@ -114,9 +114,9 @@ def facts_of(plugin: type[Plugin], kind: str) -> Iterator[tuple[str, str]]:
 
 
 def step_facts(step: type[AggregationStep]) -> Iterator[tuple[str, str]]:
-    """Yield what a step depends on, and what it needs.
+    """Yield the facts about a step's weights and updates.
 
-    Its weights depend on it. It needs something of the updates.
+    They are what its weights depend on, and what it needs of the updates.
     """
     yield "depends", step.depends
     yield "needs of the updates", NEEDS[step.depends]

@@ -95,10 +95,10 @@ class Origins:
 
 
 def merge(base: Tree, over: Tree, written: dict[KeyPath, str], new: Mapping[KeyPath, str]) -> Tree:
-    """Merge tables.
+    """Merge a table onto another.
 
-    Arrays replace. A table whose `type` changes keeps its other settings (`RetypedTable`). A table that says what to
-    put `before` or `after` items of an array does not replace it: see `insert_items`.
+    An array replaces the earlier one. A table whose `type` changes keeps its other settings (`RetypedTable`). A table
+    that says what to put `before` or `after` items of an array does not replace it: see `insert_items`.
 
     `written` is changed to say where the values of the result come from, `new` saying it for `over`.
     """
@@ -143,9 +143,9 @@ def is_list(value: Any) -> bool:
 
 
 def as_new_type(mine: Any, value: Any) -> Any:
-    """Return a plugin's name as a table over a plugin's table.
+    """Return a plugin's name as a table if it replaces one.
 
-    The name "none" removes the plugin.
+    That is so where it is written over a plugin's table. The name "none" removes the plugin.
     """
     if isinstance(mine, Mapping) and "type" in mine and isinstance(value, str) and value != NO_PLUGIN:
         return {"type": value}
@@ -198,7 +198,7 @@ def all_tables(value: Mapping[str, Any]) -> bool:
 
 
 def as_items(value: Any) -> list[Any]:
-    """Return a list.
+    """Return a value as a list.
 
     A single table, or the name of a plugin, stands for a list of one.
     """

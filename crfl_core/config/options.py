@@ -231,7 +231,7 @@ def list_choices(annotation: Any) -> Iterator[str]:
 def plugin_places() -> dict[str, tuple[str, bool]]:
     """Return where a config names plugins of each kind.
 
-    The place is a dotted key, and whether it holds a list of plugins.
+    Each kind has a dotted key, and a flag that says whether the key holds a list of plugins.
     """
     places: dict[str, tuple[str, bool]] = {}
     waiting: list[tuple[str, Mapping[str, FieldInfo]]] = [("", RunConfig.model_fields)]

@@ -129,7 +129,7 @@ def open_regular(path: Path, flags: int) -> int:
 def create_folders(path: Path) -> None:
     """Create a folder and those above it that do not exist.
 
-    Their names are on disk when it returns.
+    Their names are on disk afterwards.
     """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):

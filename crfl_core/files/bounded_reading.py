@@ -63,7 +63,7 @@ def read_arrays(content: bytes) -> dict[str, NDArray[Any]]:
 def check_unpacked_size(content: bytes) -> None:
     """Raise `ValueError` if an npz file would unfold too far.
 
-    Its arrays must fit into memory, and may not be larger than their members. A few kilobytes may unfold to gigabytes,
+    Its arrays must fit into memory, and must not be larger than their members. A few kilobytes may unfold to gigabytes,
     and the header of an array may claim any shape.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:

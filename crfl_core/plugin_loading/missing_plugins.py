@@ -148,7 +148,7 @@ class LenientRegistry:
             return f"{used.distribution} {used.version}".strip() if used else "a package that is not installed"
 
     def default_name(self, kind: str, name: str) -> str:
-        """Return the name for crfl's own plugin, like a `Registry`."""
+        """Return the name of crfl's own plugin, as a `Registry` does."""
         return self._registry.default_name(kind, name)
 
     def import_refusal(self, path: str) -> str:

@@ -143,8 +143,8 @@ Words = NDArray[np.uint32]
 def seed_generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
     """Yield generators of `SFC64` seeded with these keys.
 
-    A key is 16 bytes, read as a little-endian number. It is one generator in one state after the other: use each before
-    the next is asked for.
+    A key is 16 bytes, read as a little-endian number. All are one generator in one state after the other: use each
+    before the next is asked for.
     """
     if len(keys) < MANY_KEYS:
         yield from (np.random.Generator(np.random.SFC64(int.from_bytes(key, "little"))) for key in keys)

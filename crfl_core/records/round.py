@@ -189,7 +189,7 @@ class TrainingTask:
 def clients_at_once(parameters: int, batch: int) -> int:
     """Return how many clients train at once by default.
 
-    More clients do if models and batches are small.
+    More clients train at once if models and batches are small.
 
     >>> clients_at_once(7850, batch=100), clients_at_once(7850, batch=6), clients_at_once(10**6, batch=6)
     (64, 256, 64)

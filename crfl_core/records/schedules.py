@@ -79,9 +79,9 @@ def check_length(schedule: Schedule, total: int) -> None:
 def rounds_to_check(schedule: Schedule, total: int) -> Sequence[int]:
     """Return the rounds whose values decide whether a schedule is valid.
 
-    They are of 1..total, and show whether all values are whole, positive and finite. The first round with another value
-    is among them. Of a line these are the ends, and where it passes 0 or 1: a run may have more rounds than can be
-    checked one by one. A list of another length is a `ValueError`.
+    They are among 1..total, and show whether all values are whole, positive and finite. The first round with another
+    value is among them. Of a line these are the ends, and where it passes 0 or 1: a run may have more rounds than can
+    be checked one by one. A list of another length is a `ValueError`.
 
     >>> rounds_to_check(0.1, 10**12), rounds_to_check(Linear(start=1.0, slope=-0.5), 10**12)
     ((1,), (1, 2, 3, 4, 1000000000000))
@@ -153,7 +153,7 @@ ThreatRounds = Rounds | AnyRounds | Literal["any", "every"]
 def max_attacked_rounds(rounds: ThreatRounds) -> int | None:
     """Return the largest number of attacked rounds, if they are unknown.
 
-    None means that the attack may happen in all.
+    None means that the attack may happen in all of `rounds`.
 
     >>> max_attacked_rounds("any"), max_attacked_rounds(AnyRounds(any=3)), max_attacked_rounds("every")
     (1, 3, None)

@@ -91,9 +91,9 @@ COMMON_NAMES = {
 
 
 def suggest_key(name: str, known: Collection[str]) -> str:
-    """Return a phrase that offers the keys which may be meant.
+    """Return a phrase that offers known keys for an unknown one.
 
-    It is empty if none of the known keys may be.
+    It is empty if no known key fits.
 
     >>> suggest_key("lr", ["learning_rate", "steps"]), suggest_key("lr", ["training", "server"])
     ("did you mean 'learning_rate'?", "did you mean 'training.learning_rate'?")
@@ -135,9 +135,9 @@ class RetypedTable(dict[str, Any]):
         self.inherited = frozenset(inherited)
 
     def copy_without(self, written: Iterable[str]) -> RetypedTable:
-        """Return a copy where `written` counts as written for the type.
+        """Return a copy in which these settings count as written.
 
-        These settings are no longer inherited from the old type.
+        They were written for the new type.
         """
         return RetypedTable(self, self.inherited - set(written))
 

@@ -212,7 +212,7 @@ class Metrics(LedgerRecord):
     def proven_accuracy(self, clients: float) -> tuple[float, Curve] | None:
         """Return the largest certified clean accuracy and its curve.
 
-        It holds against that many clients. Only what is a proof without conditions counts; None if there is none.
+        It holds against that many clients. Only a proof without conditions counts. None if the run has no such proof.
         """
         found = [
             (curve.certified_accuracy[curve.radii.index(clients)], curve)

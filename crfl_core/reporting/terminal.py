@@ -42,7 +42,7 @@ def show_guarantees(
 ) -> None:
     """Print what is certified on the clean test set.
 
-    It stands between other lines. Rows that do not fit are counted.
+    The lines of `head` stand above it, and those of `end` below. Rows that do not fit are counted.
     """
     remarks = [*refusal_remarks(audit), *condition_remarks(curves), *list_remarks(audit), *label_remarks(curves)]
     blocks = list(blocks_of(curves))
@@ -181,7 +181,7 @@ def collective_block(curves: Sequence[CollectiveCurve]) -> Block | None:
 def collective_sentences(curves: Sequence[CollectiveCurve]) -> Iterator[str]:
     """Yield the statement of each curve for one number of clients.
 
-    It is the largest at which half of the samples stay right. Otherwise it is about the smallest number.
+    It is the largest at which half of the samples stay right. If fewer than half always do, it is the smallest number.
     """
     for curve in curves:
         shares = zip(curve.clients, curve.collective_accuracy, strict=True)

@@ -103,9 +103,9 @@ def best_claim(curves: Iterable[Curve], attackers: int, pools: Mapping[str, str]
 def make_claim(curve: Curve, attackers: int, pool: str) -> Claim:
     """Return what a curve says about this number of clients.
 
-    They are malicious. The number may be the next larger one that the curve knows. If attacks in unknown rounds were
-    asked as well, that answer counts: it covers more. At other levels, the claim is about the largest attack that half
-    of the samples withstand.
+    The clients are malicious. The number may be the next larger one that the curve knows. If attacks in unknown rounds
+    were asked as well, that answer counts: it covers more. At other levels, the claim is about the largest attack that
+    half of the samples withstand.
     """
     if curve.level == "client":
         shares = curve.any_round_accuracy or curve.certified_accuracy
@@ -148,7 +148,8 @@ def nothing_against(curves: Sequence[Curve], attackers: int, pools: Mapping[str,
 def typical_point(curve: Curve) -> tuple[float, float]:
     """Return the largest radius at which half of the samples hold.
 
-    Those samples are certified and correct. If less than half are at every radius, return the smallest radius above 0.
+    Those samples are certified and correct. If fewer than half are so at every radius, return the
+    smallest radius above 0.
     """
     points = [*zip(curve.radii, curve.certified_accuracy, strict=True)]
     half = [point for point in points if point[1] >= 0.5]

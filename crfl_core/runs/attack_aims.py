@@ -349,7 +349,7 @@ def poison_within(statement: Statement, size: float) -> tuple[PoisonKind, float]
 def longest_residuals(statement: Statement, ledger: Ledger, number: int) -> Array:
     """Return the longest residual of each client in each round, (T, N).
 
-    The cap limits it; without a cap a client may submit any length.
+    The cap limits its length. Without a cap a client may submit any length.
     """
     rows = ledger.clients
     longest = UNCAPPED_LENGTHS[number % len(UNCAPPED_LENGTHS)] * (1.0 + float(rows.submitted_norm.max()))

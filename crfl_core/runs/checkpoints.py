@@ -163,7 +163,7 @@ def continue_rounds(directory: RunDirectory) -> Checkpoint | None:
 def read_checkpoint(directory: RunDirectory) -> Checkpoint | None:
     """Read a run's checkpoint, and compare it with the run's files.
 
-    These are what the run wrote until then. None if nothing was saved yet.
+    They must be what the run wrote until then. None if nothing was saved yet.
     """
     if not (directory.path / SAVED).exists():
         return None

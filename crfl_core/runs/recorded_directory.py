@@ -357,7 +357,7 @@ class RecordedDirectory:
     def _holds_lock(self, lock: TextIO) -> bool:
         """Return whether the lock belongs to the directory here now.
 
-        So must the marker, if it was read.
+        The marker must belong to it as well, if it was read.
         """
         try:
             if os.fstat(lock.fileno()).st_ino != (self.path / LOCK).stat().st_ino:
@@ -368,7 +368,7 @@ class RecordedDirectory:
 
 
 def table_digest(table: Mapping[str, object]) -> str:
-    """Return a digest of a JSON table that ignores its order."""
+    """Return a digest of a JSON table's entries in any order."""
     return content_digest(json.dumps(json.loads(JSON.dump_json(table)), sort_keys=True).encode())
 
 

@@ -63,12 +63,14 @@ def run(  # noqa: PLR0913  # as many options as people may give
 ) -> RunResult:
     """Train, attack, aggregate and certify as a config says.
 
-    If the directory holds an unfinished run, resume it. `config` is a file, a mapping or a `RunConfig`; None is the
-    default on embedded data. `overrides` are `key=value` texts. Results go to `out`, by default `runs/<name>`; a
-    finished run there is only replaced with `force`. `plugins` adds classes, or functions that weigh updates, under
-    names that the config may use; `trackers` watch this run without being part of its config. `twin` is a run without
-    the attack that kept its models: `storage.keep = "distances"` then trains none. `progress` shows how far the run is;
-    unset, it does so in notebooks and at Python's prompt.
+    If the directory holds an unfinished run, resume it.
+
+    `config` is a file, a mapping or a `RunConfig`; None is the default on embedded data. `overrides` are `key=value`
+    texts. Results go to `out`, by default `runs/<name>`; a finished run there is only replaced with `force`. `plugins`
+    adds classes, or functions that weigh updates, under names that the config may use; `trackers` watch this run
+    without being part of its config. `twin` is a run without the attack that kept its models:
+    `storage.keep = "distances"` then trains none. `progress` shows how far the run is; unset, it does so in notebooks
+    and at Python's prompt.
     """
     registry = Registry(plugins)
     loaded = load_config(config, overrides=overrides, registry=registry)

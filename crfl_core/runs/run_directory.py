@@ -204,7 +204,7 @@ class RunDirectory(RecordedDirectory):
     def check_before_resuming(self) -> None:
         """Raise `StoreError` if the directory is not safe to resume in.
 
-        A link may not lead out of the run, and the files of a trained run must be what it wrote. Trackers write into
+        A link must not lead out of the run, and the files of a trained run must be what it wrote. Trackers write into
         the directory as well, and would follow the link. Votes that the user deleted are counted again.
         """
         for file in files_below(self.path):

@@ -228,7 +228,7 @@ def read_receipt(path: Path) -> dict[str, Any]:
 def check_receipt(directory: RunDirectory, path: Path) -> None:
     """Raise `StoreError` unless a run is that of a receipt.
 
-    The run's files fit its own manifest.
+    The run's files already fit its own manifest.
     """
     receipt = read_receipt(path)
     if receipt.get("manifest") == directory.status.get("manifest"):

@@ -48,7 +48,7 @@ def use_algorithm(algorithm: LocalAlgorithm, case: Case[LocalAlgorithm]) -> Tens
 def run_steps(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tensor:
     """Return the directions and the memory of some steps.
 
-    They are on `1/2 ||w - problem||^2`, (steps + kept, R, n, P).
+    The steps are on `1/2 ||w - problem||^2`. The result is (steps + kept, R, n, P).
     """
     state: State = {}
     parameters = start.clone()

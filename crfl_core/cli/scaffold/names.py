@@ -103,8 +103,8 @@ class PluginNames:
             raise ScaffoldError(f"{self.plugin!r} is a command of crfl itself: choose another name")
 
     def rivals(self, registry: Registry) -> tuple[str, ...]:
-        """Return the installed distributions that have such a plugin.
+        """Return the installed distributions with a rival plugin.
 
-        It has this kind and name.
+        A rival has the same kind and name.
         """
         return tuple(found.origin for found in registry.found[self.found_as].get(self.plugin, ()))
