@@ -101,7 +101,9 @@ def wrap_failures(what: str) -> Iterator[None]:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Describe an exception of a plugin by its type, its text, and the line of the plugin that raised it.
+    """Describe an exception of a plugin.
+
+    The text has its type, its text, and the line of the plugin that raised it.
 
     >>> describe_exception(KeyError("f")), describe_exception(SystemExit(7))
     ("KeyError: 'f'", 'SystemExit: 7: a plugin must not end the process')
@@ -128,7 +130,10 @@ LIBRARIES = {
 
 
 def failure_location(error: BaseException) -> str:
-    """Return file and line of the last frame of the plugin's own package in a traceback; empty if there is none."""
+    """Return file and line where the plugin raised an exception.
+
+    It is the last frame of the plugin's own package in the traceback. The text is empty without such a frame.
+    """
     own_package = ""
     place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -141,7 +146,9 @@ def failure_location(error: BaseException) -> str:
 
 
 def suggest_names(name: str, known: Iterable[str]) -> str:
-    """Return a phrase that offers the known names nearest to a misspelt one, or an empty string.
+    """Return a phrase that offers the nearest known names.
+
+    It is empty if no name resembles the misspelt one.
 
     >>> suggest_names("fedagv", ["fedavg", "krum"])
     "did you mean 'fedavg'?"
@@ -153,7 +160,9 @@ def suggest_names(name: str, known: Iterable[str]) -> str:
 
 
 def one_line(text: object) -> str:
-    """Shorten a foreign error message to one line of at most `LONGEST_QUOTE` characters.
+    """Shorten a foreign error message to one line.
+
+    It has at most `LONGEST_QUOTE` characters before the dots.
 
     >>> one_line("bad value\\n" + 1000 * "x")[:14]
     'bad value xxxx'

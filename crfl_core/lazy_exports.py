@@ -9,9 +9,10 @@ from pathlib import Path
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` for a module, from the stub beside its file.
+    """Return `__getattr__`, `__dir__` and `__all__` for a module.
 
-    Every line of the stub is `from module import name as public_name`, with the full name of the module.
+    They come from the stub beside its file. Every line of the stub is `from module import name as public_name`, with
+    the full name of the module.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes: dict[str, tuple[str, str]] = {}

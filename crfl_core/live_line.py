@@ -11,7 +11,9 @@ from crfl_core.printable_text import printable
 
 
 def passing(text: str) -> bool:
-    """Write a line that the next line replaces, and return whether there is a place for it.
+    """Write a line that the next line replaces.
+
+    Return whether it could be shown.
 
     >>> passing("training")  # the doctests run without a terminal
     False
@@ -27,7 +29,10 @@ def passing(text: str) -> bool:
 
 
 def live_stream() -> TextIO | None:
-    """Return where a passing line is shown: a notebook's output, or a terminal; None elsewhere."""
+    """Return the stream that shows a passing line.
+
+    It is a notebook's output, or a terminal. None elsewhere.
+    """
     if in_notebook():
         return sys.stdout
     return sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
@@ -39,5 +44,8 @@ def in_notebook() -> bool:
 
 
 def is_interactive() -> bool:
-    """Return whether a person types Python: in a notebook or at a prompt."""
+    """Return whether a person types Python.
+
+    That is so in a notebook or at a prompt.
+    """
     return in_notebook() or hasattr(sys, "ps1")

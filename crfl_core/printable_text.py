@@ -18,9 +18,10 @@ KEPT = {"\n", "\t"}
 
 
 def printable(text: str) -> str:
-    r"""Return a text with every control character escaped as JSON does, but for line ends and tabs.
+    r"""Escape every control character of a text as JSON does.
 
-    A run directory or a config may hold codes that move the cursor, change colours or paste into a shell.
+    Line ends and tabs stay. A run directory or a config may hold codes that move the cursor, change colours or paste
+    into a shell.
 
     >>> print(printable("loss \x1b[2J 0.1"))
     loss \u001b[2J 0.1

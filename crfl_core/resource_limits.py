@@ -36,17 +36,18 @@ CGROUP_V1 = ControlGroupFiles("memory", "memory.limit_in_bytes", "memory.usage_i
 
 
 def free_memory(root: Path = Path("/")) -> Headroom | None:
-    """Return what this process may still allocate: the narrowest of all limits, None if no limit is known.
+    """Return how much this process may still allocate.
 
-    `root` is where `proc` and `sys` are.
+    It is the narrowest of all limits. None if no limit is known. `root` is where `proc` and `sys` are.
     """
     return min((*physical_memory(root), *control_groups(root), *address_space(root)), default=None)
 
 
 def free_disk(path: Path) -> Headroom | None:
-    """Return what may still be written below a path, which need not exist yet; None if it is not known.
+    """Return how much may still be written below a path.
 
-    File systems that are not disks, such as /proc, have no size: they refuse writes themselves.
+    The path need not exist yet. None if it is not known. File systems that are not disks, such as /proc, have no size:
+    they refuse writes themselves.
     """
     for place in (path.absolute(), *path.absolute().parents):
         with suppress(OSError):
@@ -56,7 +57,10 @@ def free_disk(path: Path) -> Headroom | None:
 
 
 def resident_memory(root: Path = Path("/")) -> int:
-    """Return the memory of this process in bytes; 0 if the kernel does not tell."""
+    """Return the memory of this process in bytes.
+
+    It is 0 if the kernel does not tell.
+    """
     return read_kibibytes(root / "proc/self/status", "VmRSS") or 0
 
 
@@ -79,7 +83,10 @@ def physical_memory(root: Path) -> Iterator[Headroom]:
 
 
 def control_groups(root: Path) -> Iterator[Headroom]:
-    """Yield what the control groups of this process allow, as containers and batch systems set them."""
+    """Yield what the control groups of this process allow.
+
+    Containers and batch systems set them.
+    """
     with suppress(OSError):
         for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, group_path = line.split(":", 2)
@@ -93,7 +100,10 @@ def control_groups(root: Path) -> Iterator[Headroom]:
 
 
 def group_headroom(group: Path, files: ControlGroupFiles) -> Iterator[Headroom]:
-    """Yield what one control group has left, if it has a limit. Files that were only read do not count as used."""
+    """Yield what one control group has left, if limited.
+
+    Files that were only read do not count as used.
+    """
     with suppress(OSError, ValueError):
         limit = int((group / files.limit).read_text(encoding="utf-8"))
         used = int((group / files.used).read_text(encoding="utf-8"))
@@ -112,7 +122,10 @@ def address_space(root: Path) -> Iterator[Headroom]:
 
 
 def read_kibibytes(file: Path, name: str) -> int | None:
-    """Read a line `name: 123 kB` of a kernel's file, in bytes; None if there is none."""
+    """Read a line `name: 123 kB` of a kernel's file, in bytes.
+
+    None if the file has no such line.
+    """
     with suppress(OSError):
         found = re.search(rf"^{name}:\s+(\d+) kB$", file.read_text(encoding="utf-8"), re.M)
         return int(found[1]) * KIBIBYTE if found else None

@@ -29,7 +29,10 @@ class Terminated(KeyboardInterrupt):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. Expected errors are printed as one sentence and end with exit status 2."""
+    """Run the command line.
+
+    Expected errors are printed as one sentence and end with exit status 2.
+    """
     warnings.showwarning = show_warning
     try:
         with handle_signals():
@@ -54,7 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextlib.contextmanager
 def handle_signals() -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP like Ctrl-C, unless they are ignored, as `nohup` does."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C.
+
+    Ignored signals stay ignored, as with `nohup`.
+    """
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         raise Terminated
@@ -73,7 +79,10 @@ def exit_status(stop: KeyboardInterrupt) -> int:
 
 
 def error_text(error: CrflError | OSError | MemoryError) -> str:
-    """Return the text of an error; for an error of the operating system, with the file that it is about."""
+    """Return the text of an error.
+
+    For an error of the operating system, it includes the file that it is about.
+    """
     if isinstance(error, CrflError):
         return str(error)
     if isinstance(error, MemoryError):
@@ -82,13 +91,19 @@ def error_text(error: CrflError | OSError | MemoryError) -> str:
 
 
 def debug_hint(error: BaseException) -> Iterator[str]:
-    """Yield how to see the traceback of an exception that a plugin did not mean to raise."""
+    """Yield how to see the traceback of a plugin's exception.
+
+    It is an exception that the plugin did not mean to raise.
+    """
     if isinstance(error, PluginError) and error.__cause__ is not None and not isinstance(error.__cause__, CrflError):
         yield "CRFL_DEBUG=1 shows the traceback"
 
 
 def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
-    """Write a text, which may be encoded, to stdout or stderr, with every control character escaped."""
+    """Write a text to stdout or stderr.
+
+    The text may be encoded. Every control character is escaped.
+    """
     import typer
 
     typer.echo(printable(text.decode() if isinstance(text, bytes) else str(text)), err=err, nl=nl)

@@ -69,7 +69,10 @@ ANY_DATA = Recipe(
 
 
 def recipe_for(data: OwnData) -> Recipe:
-    """Return the recipe for the user's own data: features for images, or for columns of a table."""
+    """Return the recipe for the user's own data.
+
+    It has features for images, or for columns of a table.
+    """
     if data.image_shape is not None:
         whitening = STROKES if data.features >= FEATURES_FOR_STROKES else FEW_STROKES
         why = "Fixed features for images, which no client's data change; whitening is fitted to strokes from a seed."
@@ -85,7 +88,10 @@ def recipe_for(data: OwnData) -> Recipe:
 
 
 def find_recipe(dataset: str) -> Recipe:
-    """Return the recipe for a dataset; one that works for any data if the dataset has none."""
+    """Return the recipe for a dataset.
+
+    If the dataset has none, return one that works for any data.
+    """
     return RECIPES.get(dataset.rpartition(":")[2], ANY_DATA)
 
 
@@ -126,7 +132,10 @@ class Answers(Table):
 
     @property
     def has_label_skew(self) -> bool:
-        """Return whether clients have other classes: by the answer, or by the owners' labels where the data say."""
+        """Return whether the classes differ between clients.
+
+        The answer says so, or the owners' labels where the data have owners.
+        """
         if self.recipe.owners is None:
             return not self.alike
         return self.data is not None and (self.data.heterogeneity or 0.0) >= ALIKE_BELOW
@@ -155,7 +164,9 @@ class Answers(Table):
 
 
 def parse_clients(text: str) -> tuple[int | tuple[int, ...], int | None]:
-    """Parse who may attack, a number or ids with commas between them, and the number of clients, if given.
+    """Parse the attackers and the number of clients.
+
+    The attackers are a number, or ids with commas between them. The number of clients is None if it is not given.
 
     >>> parse_clients("5"), parse_clients("5 of 100"), parse_clients("0,3,7 of 20"), parse_clients("4,")
     ((5, None), (5, 100), ((0, 3, 7), 20), ((4,), None))
@@ -169,12 +180,12 @@ def parse_clients(text: str) -> tuple[int | tuple[int, ...], int | None]:
 
 
 def is_number(word: str) -> bool:
-    """Return whether a word is a number of clients that a federation can have."""
+    """Return whether a word is a possible number of clients."""
     return word.isascii() and word.isdigit() and len(word) <= 7
 
 
 def check_dataset(name: str) -> None:
-    """Raise `AdviceError` if no such dataset is installed, or if it needs options."""
+    """Raise `AdviceError` unless a dataset is installed and needs no options."""
     try:
         Registry().load("dataset", name).model_validate({})
     except PluginError as error:
@@ -217,9 +228,10 @@ class Advice:
 
 
 def choose_certificate(answers: Answers) -> Advice:
-    """Choose one linear model if few rounds are attacked, else the vote of groups if honest clients win it.
+    """Choose the certificate that fits the answers.
 
-    Raises `AdviceError` where neither is the case.
+    It is one linear model if few rounds are attacked, else the vote of groups if honest clients win it. Raises
+    `AdviceError` where neither is the case.
     """
     answers.check()
     if answers.model == "linear" and answers.when != "every":
@@ -274,7 +286,10 @@ def advise_any_round(answers: Answers) -> Advice:
 
 
 def threat_tables(answers: Answers, rounds: str) -> tuple[str, ...]:
-    """Return the tables of a threat of arbitrary updates below the server's cap, and of its certificate."""
+    """Return the tables of a threat and of its certificate.
+
+    The threat is arbitrary updates below the server's cap.
+    """
     return (
         "[threat]",
         f"clients = {attackers_toml(answers)}",
@@ -325,7 +340,10 @@ def advise_group_vote(answers: Answers) -> Advice:
 
 
 def advice_notes(answers: Answers, way: Advice) -> list[str]:
-    """Return what else to know: groups and aggregation, and the baseline of trusted data."""
+    """Return what else to know.
+
+    The notes are about groups and aggregation, and about the baseline of trusted data.
+    """
     data = answers.data
     notes = []
     each = answers.total / way.groups
@@ -363,7 +381,10 @@ def advice_notes(answers: Answers, way: Advice) -> list[str]:
 
 
 def attackers_text(answers: Answers) -> str:
-    """Return who submits, such as "any 5 of 20 clients submit" or "client 3 submits"."""
+    """Return which clients submit.
+
+    Examples are "any 5 of 20 clients submit" and "client 3 submits".
+    """
     verb = "submits" if answers.number == 1 else "submit"
     if isinstance(answers.attackers, int):
         return f"any {answers.number} of {answers.total} clients {verb}"
@@ -380,7 +401,10 @@ WHEN_TEXTS = {"one-early": "in an early round", "any": "in any one round", "ever
 
 
 def config_text(answers: Answers, way: Advice, name: str) -> str:
-    """Return the TOML of a run called `name`; its first lines say what was asked and what will be certified."""
+    """Return the TOML of a run called `name`.
+
+    Its first lines say what was asked and what will be certified.
+    """
     return "\n".join(
         [
             *question_comments(answers, way),
@@ -433,7 +457,10 @@ def partition_line(answers: Answers) -> str:
 
 
 def model_lines(answers: Answers) -> list[str]:
-    """Return the table of the model: a linear one with features that suit the data, or a network."""
+    """Return the table of the model.
+
+    It is a linear one with features that suit the data, or a network.
+    """
     recipe = answers.recipe
     if answers.model == "network":
         return ["[model]", *recipe.network]
@@ -442,7 +469,10 @@ def model_lines(answers: Answers) -> list[str]:
 
 
 def save_config(text: str, path: Path) -> None:
-    """Write a config. Raises `AdviceError` if the file exists, cannot be written, or is not a TOML file."""
+    """Write a config to a new file.
+
+    Raises `AdviceError` if the file exists, cannot be written, or is not a TOML file.
+    """
     if path.suffix != ".toml":
         raise AdviceError(f"--out {path}: the config is written as TOML: name a file that ends in .toml")
     try:

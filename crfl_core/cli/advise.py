@@ -180,7 +180,10 @@ def ask_for_data() -> OwnData | None:
 
 
 def ask(question: str, check: Callable[[str], T], default: str | None = None) -> T:
-    """Ask until the answer passes its check, which raises `CrflError` with what is wrong."""
+    """Ask until the answer passes its check.
+
+    The check raises `CrflError` that says what is wrong.
+    """
     from crfl_core.errors import CrflError
 
     while True:
@@ -192,7 +195,10 @@ def ask(question: str, check: Callable[[str], T], default: str | None = None) ->
 
 
 def without_option(error: Exception) -> str:
-    """Return the text of an error without the option in front, which was not used."""
+    """Return the text of an error without the option in front.
+
+    The user did not type that option.
+    """
     return re.sub(r"^--[a-z]+:? ", "", str(error))
 
 

@@ -70,7 +70,10 @@ class PlainContext(click.Context):
 
 
 def use_plain_help(command: click.Command) -> click.Command:
-    """Make a command and its subcommands print plain help and plain usage errors; return the command."""
+    """Make a command and its subcommands print plain help.
+
+    Usage errors are plain, too. Return the command.
+    """
     command.context_class = PlainContext
     if isinstance(command, TyperCommand | TyperGroup):
         command.rich_markup_mode = None
@@ -84,19 +87,28 @@ class CommandGroup(TyperGroup):
 
     @cached_property
     def registry(self) -> Registry:
-        """Return what is installed; read when a command is called that the core does not have."""
+        """Return the registry of what is installed.
+
+        It is read when a command is called that the core does not have.
+        """
         from crfl_core.plugin_loading.registry import Registry
 
         return Registry()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the commands by task, then those of other packages by name, without blocked ones."""
+        """List the commands by task, then those of other packages.
+
+        Those of other packages are in order of name. Blocked ones are left out.
+        """
         known = dict.fromkeys([*super().list_commands(ctx), *self.registry.names("command")])
         ours = [name for names in TASKS.values() for name in names if name in known]
         return [*ours, *(name for name in known if name not in ours)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by task, each on a line of its own, then the options."""
+        """Write the commands by task, then the options.
+
+        Each command is on a line of its own.
+        """
         summaries = {name: self.command_summary(ctx, name) for name in self.list_commands(ctx)}
         width = max(map(len, summaries))
         listed = {name for names in TASKS.values() for name in names}
@@ -127,7 +139,10 @@ class CommandGroup(TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is called. The error for an unknown name offers similar names."""
+        """Find the command that is called.
+
+        The error for an unknown name offers similar names.
+        """
         try:
             return super(TyperGroup, self).resolve_command(ctx, args)  # TyperGroup offers those of the core alone
         except click.UsageError as error:
@@ -137,7 +152,10 @@ class CommandGroup(TyperGroup):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that is called. An unexpected error in a plugin's command is a `PluginFailure`."""
+        """Run the command that is called.
+
+        An unexpected error in a plugin's command is a `PluginFailure`.
+        """
         try:
             return super().invoke(ctx)
         except EXPECTED_ENDS:
@@ -160,7 +178,10 @@ class PluginCommand(TyperCommand):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Import the command and make its context. Raises `PluginError` if the import fails."""
+        """Import the command and make its context.
+
+        Raises `PluginError` if the import fails.
+        """
         assert self.name is not None
         try:
             command = use_plain_help(self.registry.command(self.name).click_command)

@@ -46,7 +46,10 @@ def matching_paths(incomplete: str) -> list[Path]:
 
 
 def settings(incomplete: str) -> list[str]:
-    """Offer keys of a config with `=`; after the `=`, the values that a key can have, if they are few."""
+    """Offer keys of a config with `=`, or their values.
+
+    After the `=`, offer the values that a key can have, if they are few.
+    """
     from crfl_core.config.options import keys_of
 
     key, equals, value = incomplete.partition("=")
@@ -56,7 +59,10 @@ def settings(incomplete: str) -> list[str]:
 
 
 def values_of(key: str) -> list[str]:
-    """List the values of a key: the plugins of its kind, the words that it knows, or true and false."""
+    """List the values of a key.
+
+    They are the plugins of its kind, the words that it knows, or true and false.
+    """
     from crfl_core.config.options import field_at, list_choices, plugin_kinds_of
     from crfl_core.plugin_loading.registry import Registry
 
@@ -75,7 +81,10 @@ def kinds(incomplete: str) -> list[str]:
 
 
 def plugin_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Offer the names of installed plugins, of one kind if it is given."""
+    """Offer the names of installed plugins.
+
+    If a kind is given, offer only those of that kind.
+    """
     from crfl_core.plugin_api import KINDS
     from crfl_core.plugin_loading.registry import Registry
 

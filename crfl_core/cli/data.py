@@ -97,7 +97,10 @@ def verify(
 
 
 def fit_terminal(lines: Iterable[str]) -> Iterator[str]:
-    """Break lines between words where the terminal ends; in a pipe they stay whole, and so do paths."""
+    """Break lines between words where the terminal ends.
+
+    In a pipe they stay whole. Paths always stay whole.
+    """
     width = shutil.get_terminal_size().columns
     for line in lines:
         if sys.stdout.isatty() and len(line) > width:
@@ -110,7 +113,10 @@ def fit_terminal(lines: Iterable[str]) -> Iterator[str]:
 
 
 def describe_dataset(entry: DatasetEntry) -> Iterator[str]:
-    """Yield the lines of `crfl data list` about a dataset, one for every file."""
+    """Yield the lines of `crfl data list` about a dataset.
+
+    Every file has a line.
+    """
     yield f"{entry.name}: {entry.problem or entry.summary}"
     if entry.source is not None:
         found = sum(state.path is not None for state in entry.files)
@@ -128,7 +134,9 @@ def describe_dataset(entry: DatasetEntry) -> Iterator[str]:
 
 
 def list_datasets(registry: Registry | None = None, *, thorough: bool = False) -> tuple[DatasetEntry, ...]:
-    """List every registered dataset. Compares the sizes of files, and also checksums if `thorough`.
+    """List every registered dataset.
+
+    Compares the sizes of files, and also checksums if `thorough`.
 
     >>> "digits" in [entry.name for entry in list_datasets()]
     True
@@ -138,7 +146,10 @@ def list_datasets(registry: Registry | None = None, *, thorough: bool = False) -
 
 
 def dataset_entry(registry: Registry, name: str, *, thorough: bool) -> DatasetEntry:
-    """Return the entry of one dataset. A plugin that cannot be loaded is a problem of this entry alone."""
+    """Return the entry of one dataset.
+
+    A plugin that cannot be loaded is a problem of this entry alone.
+    """
     try:
         plugin = registry.load("dataset", name)
     except PluginError as error:
@@ -154,7 +165,9 @@ def dataset_entry(registry: Registry, name: str, *, thorough: bool) -> DatasetEn
 def fetch_dataset(
     name: str, to: Path | None = None, *, report: Callable[[str], None] = print, registry: Registry | None = None
 ) -> None:
-    """Download the missing files of a dataset to a data directory, by default the user's cache.
+    """Download the missing files of a dataset to a data directory.
+
+    By default it is the user's cache.
 
     >>> fetch_dataset("digits")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -164,7 +177,9 @@ def fetch_dataset(
 
 
 def verify_datasets(name: str | None = None, *, registry: Registry | None = None) -> tuple[DatasetEntry, ...]:
-    """Compare every file of one dataset, or of all, with its published checksum.
+    """Compare a dataset's files with their published checksums.
+
+    By default all datasets are compared.
 
     >>> verify_datasets("digits")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -178,7 +193,10 @@ def verify_datasets(name: str | None = None, *, registry: Registry | None = None
 
 
 def load_file_dataset(registry: Registry, name: str) -> type[FileDataset]:
-    """Load a dataset that reads published files. Raises `DataError` for any other dataset."""
+    """Load a dataset that reads published files.
+
+    Raises `DataError` for any other dataset.
+    """
     plugin = registry.load("dataset", name)
     if not issubclass(plugin, FileDataset):
         raise DataError(f"dataset {name!r} is not read from published files: there is nothing to fetch or verify")

@@ -32,11 +32,12 @@ class TruncatedFile(RejectedFile):
 
 
 def fetch_files(source: DataSource, to: Path | None, report: Report) -> None:
-    """Fetch the missing files of a source. `report` is called with sentences about what happens.
+    """Fetch the missing files of a source.
 
-    What is missing in the data directory `to`, or else in all the usual ones, is put there, or else into the cache.
-    A file appears under its name only when it is complete and its checksum is right. What is left of an interrupted
-    download stays beside it, in `.NAME.part`, and is continued the next time.
+    `report` is called with sentences about what happens. What is missing in the data directory `to`, or else in all the
+    usual ones, is put there, or else into the cache. A file appears under its name only when it is complete and its
+    checksum is right. What is left of an interrupted download stays beside it, in `.NAME.part`, and is continued the
+    next time.
     """
     folder = (to or data_cache()) / source.folder
     wanted = []
@@ -67,7 +68,10 @@ def fetch_files(source: DataSource, to: Path | None, report: Report) -> None:
 
 @contextmanager
 def fetch_archive(file: DataFile, folder: Path) -> Iterator[Path]:
-    """Keep an archive until all files are extracted, or until it proves to be damaged."""
+    """Keep an archive until all files are extracted.
+
+    It is removed earlier if it proves to be damaged.
+    """
     archive = folder / file.name
     if file.status(archive if archive.exists() else None, thorough=True) in ("missing", "wrong"):
         download(file, folder)
@@ -80,7 +84,10 @@ def fetch_archive(file: DataFile, folder: Path) -> Iterator[Path]:
 
 
 def download(file: DataFile, folder: Path) -> Path:
-    """Download one file from the first mirror that has it. A `DataError` lists what failed at each."""
+    """Download one file from the first mirror that has it.
+
+    A `DataError` lists what failed at each.
+    """
     from requests import ConnectionError, RequestException
     from requests.exceptions import ChunkedEncodingError
 
@@ -103,9 +110,10 @@ def download(file: DataFile, folder: Path) -> Path:
 
 
 def receive(file: DataFile, url: str, part: Path) -> None:
-    """Complete the partial file from one mirror and compare it with the published checksum.
+    """Complete the partial file from one mirror, and check it.
 
-    If the beginning was there before and the whole is wrong, everything is asked for again.
+    It must have the published checksum. If the beginning was there before and the whole is wrong, everything is asked
+    for again.
     """
     resumed = part.exists()
     try:
@@ -122,7 +130,10 @@ def receive(file: DataFile, url: str, part: Path) -> None:
 
 
 def transfer(file: DataFile, url: str, part: Path) -> None:
-    """Append what is missing of the partial file; all of it if the server cannot send a range."""
+    """Append what is missing of the partial file.
+
+    All of it is fetched again if the server cannot send a range.
+    """
     from pooch import HTTPDownloader
     from tqdm import tqdm
 
@@ -142,7 +153,10 @@ def transfer(file: DataFile, url: str, part: Path) -> None:
 
 
 def check(file: DataFile, part: Path) -> None:
-    """Raise `RejectedFile` unless the partial file is complete. A wrong one is removed, a short one kept."""
+    """Raise `RejectedFile` unless the partial file is complete.
+
+    A wrong file is removed. A short one is kept.
+    """
     size = part.stat().st_size
     if file.size is not None and size < file.size:
         raise TruncatedFile(f"truncated, {size} of {file.size} bytes")
@@ -159,7 +173,10 @@ def check(file: DataFile, part: Path) -> None:
 
 
 def extract(archive: Path, wanted: list[DataFile], folder: Path) -> Iterator[Path]:
-    """Extract files of an archive, verified one by one. Paths outside of the folder are refused."""
+    """Extract files of an archive, and verify each.
+
+    Paths outside of the folder are refused.
+    """
     try:
         with open_archive(archive) as members:
             for file in wanted:
@@ -173,7 +190,10 @@ def extract(archive: Path, wanted: list[DataFile], folder: Path) -> Iterator[Pat
 
 @contextmanager
 def open_archive(archive: Path) -> Iterator[dict[str, Callable[[], IO[bytes]]]]:
-    """Open a zip file or a tar file packed with gzip: a function that opens each regular file, by its name."""
+    """Open a zip file or a tar file packed with gzip.
+
+    Yields a function for each regular file, by the file's name. The function opens the file.
+    """
     if archive.name.endswith(".tar.gz"):
         with tarfile.open(archive, "r:gz") as packed:
             regular = [info for info in packed if info.isreg()]
@@ -195,7 +215,10 @@ def open_member(packed: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
 
 
 def member_path(archive: Path, member: str) -> PurePosixPath:
-    """Return the path of a member, which must stay below the folder it is extracted to."""
+    """Return the path of an archive's member.
+
+    Raises `DataError` unless it stays below the folder it is extracted to.
+    """
     path = PurePosixPath(member.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or ":" in member:
         raise DataError(f"{archive}: its member {member!r} would be written outside of the folder: do not trust it")

@@ -42,7 +42,10 @@ class RunDisplay:
 
     @property
     def trackers(self) -> list[Tracker]:
-        """Return the trackers of the run: progress, and the one that shows results early."""
+        """Return the trackers of the run.
+
+        They are progress, and the one that shows results early.
+        """
         if self.json or self.quiet:
             return output.progress(self.quiet)
         watching = FiguresTracker()
@@ -50,7 +53,10 @@ class RunDisplay:
         return [*output.progress(self.quiet), watching.with_name("results")]  # type: ignore[list-item]  # it is a copy
 
     def show(self, result: RunResult) -> None:
-        """Print the results of a finished run; if they were shown early, only the figures' paths."""
+        """Print the results of a finished run.
+
+        If they were shown early, print only the figures' paths.
+        """
         from crfl_core.reporting import terminal_tables as tables
 
         if not self.shown:

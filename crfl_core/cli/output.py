@@ -43,9 +43,10 @@ ORIGINAL_STDOUT: ContextVar[tuple[int | None, TextIO]] = ContextVar("OUTSIDE")
 
 @contextlib.contextmanager
 def redirect_plugin_output() -> Iterator[None]:
-    """Redirect what plugins print to stderr, so that stdout holds only the command's own output.
+    """Redirect what plugins print to stderr.
 
-    This includes the processes that they start. `sys.exit` in a plugin is its failure and does not end the command.
+    Stdout then holds only the command's own output. The output of processes that plugins start is redirected, too.
+    `sys.exit` in a plugin is its failure and does not end the command.
     """
     sys.stdout.flush()
     with contextlib.ExitStack() as stack:
@@ -81,7 +82,10 @@ def restore_stdout() -> Iterator[None]:
 
 @contextlib.contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection while libraries are imported, which saves a tenth of the start."""
+    """Pause garbage collection while libraries are imported.
+
+    This saves a tenth of the start.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -93,9 +97,9 @@ def pause_garbage_collection() -> Iterator[None]:
 
 
 def progress(quiet: bool, title: str = "") -> list[Tracker]:
-    """Return the tracker that shows progress, loaded like any plugin; none if `quiet` or if it is blocked.
+    """Return the tracker that shows progress, loaded like any plugin.
 
-    `title` is put in front of every line.
+    The list is empty if `quiet` or if the tracker is blocked. `title` is put in front of every line.
     """
     from crfl_core.errors import PluginError
     from crfl_core.plugin_loading.registry import Registry
@@ -112,13 +116,19 @@ def progress(quiet: bool, title: str = "") -> list[Tracker]:
 
 
 def show_start(quiet: bool) -> None:
-    """Show at once that the command has started: libraries take seconds to load."""
+    """Show at once that the command has started.
+
+    Libraries take seconds to load.
+    """
     if not quiet:
         passing("starting")
 
 
 def show_run(result: RunResult, *, quiet: bool = False, full: bool = False, json: bool = False) -> None:
-    """Print a finished run: a summary, every table, metrics.json, or only its path."""
+    """Print a finished run.
+
+    Print a summary, every table, `metrics.json`, or only its path.
+    """
     passing("")
     from crfl_core.reporting import terminal as summary
     from crfl_core.reporting import terminal_tables as tables
@@ -134,7 +144,10 @@ def show_run(result: RunResult, *, quiet: bool = False, full: bool = False, json
 
 
 def program_name() -> str:
-    """Return what to type for this command line: `crfl`, or its path where the shell would not find it."""
+    """Return what to type for this command line.
+
+    It is `crfl`, or its path where the shell would not find it.
+    """
     called = Path(sys.argv[0])
     found = shutil.which("crfl")
     if called.name != "crfl" or (found is not None and Path(found).resolve() == called.resolve()):
@@ -150,21 +163,28 @@ def use_colours() -> bool:
 
 
 def show_planned_refusals(refused: Mapping[str, str]) -> None:
-    """Say on stderr which certificates the config refuses before round 1; the run trains with the others."""
+    """Print the certificates that the config refuses before round 1.
+
+    They go to stderr. The run trains with the others.
+    """
     for name, why in refused.items():
         print_message(f"refused before round 1: {name}: {why}")
 
 
 def exit_if_refused(curves: Sequence[Curve], refused: Mapping[str, str]) -> None:
-    """End with exit status 3 if every certificate is refused, although the run is finished."""
+    """End with exit status 3 if every certificate is refused.
+
+    The run is finished nevertheless.
+    """
     if refused and not curves:
         raise typer.Exit(EXIT_REFUSED)
 
 
 def terminal() -> Console:
-    """Return the console for tables, wide enough for a file; NO_COLOR leaves no escape codes at all.
+    """Return the console for tables.
 
-    Removes a passing line that says what is being done.
+    It is wide enough for a file. `NO_COLOR` leaves no escape codes at all. Removes a passing line that says what is
+    being done.
     """
     passing("")
     from rich.console import Console
@@ -176,7 +196,10 @@ def terminal() -> Console:
 
 
 def show_what_if(result: WhatIf, *, full: bool, json: bool) -> None:
-    """Print the answer to a what-if question: the assumed threat, then the guarantees."""
+    """Print the answer to a what-if question.
+
+    The assumed threat comes first, then the guarantees.
+    """
     passing("")
     from crfl_core.reporting import terminal as summary
     from crfl_core.reporting import terminal_tables as tables

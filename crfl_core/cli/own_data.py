@@ -51,7 +51,10 @@ class OwnData(Table):
 
     @property
     def longest_distance(self) -> float:
-        """Return the longest distance between two rows of a table: columns within [0, 1], texts as 0 and 1."""
+        """Return the longest distance between two rows of a table.
+
+        Columns are within [0, 1], and texts are 0 and 1.
+        """
         return math.sqrt(len(self.ranges) + sum(min(len(texts), 2) for texts in self.categories.values()))
 
     @property
@@ -105,7 +108,10 @@ def toml_key(name: str) -> str:
 
 
 def read_own_data(path: Path, label: str | None, group: str | None) -> OwnData:
-    """Read a file of samples as the dataset `arrays` does. Raises `AdviceError` with what is wrong."""
+    """Read a file of samples as the dataset `arrays` does.
+
+    Raises `AdviceError` that says what is wrong.
+    """
     import numpy as np
 
     options: dict[str, object] = {"path": str(path)}
@@ -161,7 +167,9 @@ def read_own_data(path: Path, label: str | None, group: str | None) -> OwnData:
 
 
 def round_outward(low: float, high: float) -> tuple[float, float]:
-    """Round a range outward to two digits of its length; a range of one value gets the length 1.
+    """Round a range outward to two digits of its length.
+
+    A range of one value gets the length 1.
 
     >>> round_outward(3.14, 97.2), round_outward(5.0, 5.0)
     ((3.0, 98.0), (5.0, 6.0))
@@ -174,7 +182,9 @@ def round_outward(low: float, high: float) -> tuple[float, float]:
 
 
 def label_heterogeneity(labels: NDArray[np.integer], owners: NDArray[np.integer], classes: int) -> float:
-    """Return the mean total-variation distance of the owners' labels from those of all, weighted by samples.
+    """Return how much the owners' labels differ from those of all.
+
+    It is the mean total-variation distance, weighted by samples.
 
     >>> import numpy as np
     >>> label_heterogeneity(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), 2)

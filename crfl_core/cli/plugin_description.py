@@ -74,7 +74,7 @@ def describe_plugin(found: FoundPlugin, plugin: type[Plugin]) -> PluginDescripti
 
 
 def base_of(plugin: type[Plugin], kind: str) -> type[Plugin]:
-    """Return the nearest class of the core that a plugin derives from: its contract."""
+    """Return a plugin's contract, its nearest base class in the core."""
     core = KINDS[kind].base.__module__
     near = next((base for base in plugin.__mro__ if base.__module__ == core), KINDS[kind].base)
     assert issubclass(near, Plugin)
@@ -114,7 +114,10 @@ def facts_of(plugin: type[Plugin], kind: str) -> Iterator[tuple[str, str]]:
 
 
 def step_facts(step: type[AggregationStep]) -> Iterator[tuple[str, str]]:
-    """Yield what the weights of a step depend on, and what it needs of the updates."""
+    """Yield the facts about a step's weights and updates.
+
+    They are what its weights depend on, and what it needs of the updates.
+    """
     yield "depends", step.depends
     yield "needs of the updates", NEEDS[step.depends]
     yield "weights p_i", WEIGHTS[step.depends]
@@ -143,7 +146,10 @@ def source_of(plugin: type[Plugin]) -> str:
 
 
 def example_of(kind: str, name: str, plugin: type[Plugin]) -> str:
-    """Return the smallest config that names the plugin, with its own options at their defaults."""
+    """Return the smallest config that names the plugin.
+
+    Its own options are at their defaults.
+    """
     key, is_list = plugin_places()[kind]
     inherited = kind_options(plugin)
     shown = {

@@ -76,9 +76,10 @@ def list_(context: typer.Context, kind: OnlyKind = None, json: Json = False) -> 
 
 
 def kind_table(kind: str, listing: Sequence[PluginListing]) -> RenderableType:
-    """Build the table of the plugins of one kind, as wide as the terminal; names are never broken.
+    """Build the table of the plugins of one kind.
 
-    Only what is unusual is added: a distribution other than crfl, and a state other than ok.
+    It is as wide as the terminal. Names are never broken. Only what is unusual is added: a distribution other than
+    crfl, and a state other than ok.
     """
     from rich.padding import Padding
     from rich.table import Table
@@ -99,7 +100,10 @@ def kind_table(kind: str, listing: Sequence[PluginListing]) -> RenderableType:
 
 
 def show_lines(listing: Sequence[PluginListing]) -> None:
-    """Print one line for each plugin, for a pipe: kind, name, distribution, state, what it does."""
+    """Print one line for each plugin, for a pipe.
+
+    A line has kind, name, distribution, state, and what the plugin does.
+    """
     rows = [
         (plugin.kind, plugin.name, f"{plugin.distribution} {plugin.version}".strip(), plugin.status)
         for plugin in listing
@@ -210,7 +214,10 @@ def check(
 
 
 def find_unchecked(plugin: Plugin | Command, results: Sequence[Result]) -> str:
-    """Return why all checks of a plugin's kind were skipped; empty if one was made."""
+    """Return why all checks of a plugin's kind were skipped.
+
+    The text is empty if one was made.
+    """
     from crfl_core.plugin_api.base import Plugin
     from crfl_core.testing import promises_of
 
@@ -248,9 +255,10 @@ def build_plugin(registry: Registry, kind: str | None, name: str, options: Seque
 
 
 def find_kind(registry: Registry, kind: str | None, name: str, *, without_commands: bool = False) -> str:
-    """Return the given kind, or the only kind that has a plugin of this name.
+    """Return the given kind, or else the plugin's only kind.
 
-    Without commands, a command counts only if no other kind has the name.
+    Raises `PluginError` if no kind, or if more than one, has a plugin of this name. Without commands, a command counts
+    only if no other kind has the name.
     """
     from crfl_core.errors import PluginError, suggest_names
     from crfl_core.plugin_api import KINDS

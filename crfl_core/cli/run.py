@@ -115,7 +115,10 @@ def run(
 
 
 def resume(path: Path, results: RunDisplay, *, trust: bool) -> None:
-    """Resume the unfinished run in a directory and print its results; those of a finished run, as they are."""
+    """Resume the unfinished run in a directory and print its results.
+
+    The results of a finished run are printed as they are.
+    """
     from crfl_core.runs.run import resume as resume_run
 
     with output.redirect_plugin_output():
@@ -128,7 +131,10 @@ def resume(path: Path, results: RunDisplay, *, trust: bool) -> None:
 
 
 def refuse_options(path: Path, options: Sequence[str]) -> None:
-    """Refuse options that a run in a directory cannot take, and the directory of a sweep."""
+    """Refuse options that a run in a directory cannot take.
+
+    The directory of a sweep is refused, too.
+    """
     from crfl_core.errors import ConfigError
 
     if (path / "sweep.toml").is_file():
@@ -141,7 +147,10 @@ def refuse_options(path: Path, options: Sequence[str]) -> None:
 
 
 def show_estimate(estimate: Estimate, path: Path, *, json: bool) -> None:
-    """Print what a run would do and need; as JSON in counts and bytes."""
+    """Print what a run would do and need.
+
+    As JSON, it is in counts and bytes.
+    """
     passing("")
     if json:
         from pydantic_core import to_json
@@ -159,7 +168,10 @@ def show_estimate(estimate: Estimate, path: Path, *, json: bool) -> None:
 
 
 def estimate_lines(estimate: Estimate, path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of `crfl run --dry-run`: a name, and the sizes or bytes behind it."""
+    """Yield the lines of `crfl run --dry-run`.
+
+    A line is a name, and the sizes or bytes behind it.
+    """
     from crfl_core import resource_limits
     from crfl_core.runs.resource_needs import format_bytes
 

@@ -64,7 +64,10 @@ def list_problems(found: dict[str, Findings]) -> list[str]:
 
 
 def print_findings(found: dict[str, Findings], receipt: list[str]) -> None:
-    """Print findings as sentences: of the files, of the receipt, of the repeated run."""
+    """Print findings as sentences.
+
+    They are of the files, of the receipt, and of the repeated run.
+    """
     for name, findings in found.items():
         for remark in findings.remarks:
             echo(remark)

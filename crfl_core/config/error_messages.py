@@ -32,7 +32,10 @@ UNQUOTED_VALUE = re.compile(r"^\s*([-+]?(\d[\d_]*\.?\d*([eE][-+]?\d+)?|inf|nan)|
 
 
 def config_error(error: ValidationError, tree: Mapping[str, Any], origins: Origins) -> ConfigError:
-    """Return one sentence per wrong key: where it was written, the key, the value found, what would be right."""
+    """Return an error with one sentence per wrong key.
+
+    A sentence says where the key was written, its name, the value found, and what would be right.
+    """
     problems: dict[KeyPath, list[ErrorDetails]] = {}
     inputs: dict[KeyPath, Any] = {}
     for detail in error.errors(include_url=False):
@@ -50,7 +53,10 @@ def config_error(error: ValidationError, tree: Mapping[str, Any], origins: Origi
 
 
 def inner_key(detail: ErrorDetails) -> KeyPath:
-    """Return the key inside of an error's location: our errors name it, and a missing key has no value."""
+    """Return the key inside of an error's location.
+
+    Our errors name it. A missing key has no value.
+    """
     context = detail.get("ctx", {})
     if "discriminator" in context:
         return (context["discriminator"].strip("'"),)
@@ -72,7 +78,10 @@ def plain_wording(detail: ErrorDetails) -> str:
 
 
 def union_wording(details: Sequence[ErrorDetails], value: Any) -> str:
-    """Return what would be right at one key, for which every member of a union reports an error."""
+    """Return what would be right at one key of a union.
+
+    Every member of the union reports an error for it.
+    """
     types = list(dict.fromkeys(EXPECTED_TYPES[one["type"]] for one in details if one["type"] in EXPECTED_TYPES))
     wishes = list(dict.fromkeys(plain_wording(one) for one in details if one["type"] not in EXPECTED_TYPES))
     if types and not (wishes and isinstance(value, int | float)):  # such a number has a right type, but breaks a limit
@@ -81,7 +90,10 @@ def union_wording(details: Sequence[ErrorDetails], value: Any) -> str:
 
 
 def remedy(value: Any, types: Set[str]) -> str:
-    """Return what to do about a value that is right but for the way it is written."""
+    """Return what to do about a value that is written wrongly.
+
+    The value is right but for the way it is written.
+    """
     if isinstance(value, bool):
         return ": true and false are not numbers" if types & {"int_type", "float_type"} else ""
     if isinstance(value, str) and UNQUOTED_VALUE.match(value) and types & {"int_type", "float_type", "bool_type"}:
@@ -103,7 +115,10 @@ def problem_text(
 
 
 def leads_to_table(value: Any) -> bool:
-    """Return whether a value is a table or a list of tables: too long to be quoted in a message."""
+    """Return whether a value is a table or a list of tables.
+
+    Such a value is too long to be quoted in a message.
+    """
     return isinstance(value, Mapping) or (isinstance(value, list | tuple) and any(map(leads_to_table, value)))
 
 
@@ -125,5 +140,5 @@ def follow_location(tree: Any, location: Sequence[int | str]) -> tuple[KeyPath, 
 
 
 def is_item(value: Any, step: int | str) -> bool:
-    """Return whether a step is the position of an item in a list."""
+    """Return whether a step is an item's position in a list."""
     return isinstance(value, list | tuple) and isinstance(step, int) and step < len(value)

@@ -30,7 +30,10 @@ class PluginChoice(NamedTuple):
 
 
 def json_schema(registry: Registry) -> dict[str, Any]:
-    """Return the schema of a config file with every installed plugin that can be loaded. Imports them all."""
+    """Return the schema of a config file.
+
+    It has every installed plugin that can be loaded. Imports them all.
+    """
     choices = [choice for kind in CONFIGURABLE for choice in list_choices(registry, kind)]
     models: list[type[BaseModel]] = [RunConfig, *(choice.plugin for choice in choices if choice.described)]
     refs, definitions = models_json_schema([(model, "validation") for model in models])
@@ -56,7 +59,10 @@ def json_schema(registry: Registry) -> dict[str, Any]:
 
 
 def list_choices(registry: Registry, kind: str) -> Iterator[PluginChoice]:
-    """Yield every plugin of a kind that can be loaded; `crfl plugins` says what is wrong with the others."""
+    """Yield every plugin of a kind that can be loaded.
+
+    `crfl plugins` says what is wrong with the others.
+    """
     for name in registry.names(kind):
         candidates = [found for found in registry.found[kind][name] if registry.is_usable(found)]
         for found in candidates:
@@ -84,7 +90,10 @@ def resolve_reference(schema: dict[str, Any], known: dict[str, Any]) -> dict[str
 
 
 def link_plugins(schema: Any) -> Any:
-    """Replace every mark of a plugin field by a reference to the plugins of its kind."""
+    """Replace every mark of a plugin field by a reference.
+
+    The reference is to the plugins of its kind.
+    """
     if isinstance(schema, list):
         return [link_plugins(item) for item in schema]
     if not isinstance(schema, dict):

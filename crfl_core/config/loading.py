@@ -39,9 +39,10 @@ def load_config(
     overrides: Sequence[str] = (),
     registry: Registry | LenientRegistry | None = None,
 ) -> LoadedConfig:
-    """Load the config from a file, a mapping or an earlier config, with `key=value` overrides in order.
+    """Load the config from a file, a mapping or another config.
 
-    Without a source it is the default: all defaults of the schema, on the embedded digits, under attack.
+    `key=value` overrides apply in order. Without a source it is the default: all defaults of the schema, on the
+    embedded digits, under attack.
     """
     tree, written = read_source(source)
     for override in overrides:
@@ -65,19 +66,28 @@ def load_config(
 
 
 def plugin_defaults() -> Tree:
-    """Return the defaults of plugin fields as a file would write them, so that overrides reach into them."""
+    """Return the defaults of plugin fields.
+
+    They are as a file would write them, so that overrides reach into them.
+    """
     defaults = {key: field.default for key, field in RunConfig.model_fields.items()}
     lists = {key: list(default) for key, default in defaults.items() if isinstance(default, tuple)}
     return lists | {key: default for key, default in defaults.items() if isinstance(default, dict)}
 
 
 def dump_config(config: RunConfig, *, without: Set[str] = frozenset()) -> str:
-    """Write the config as TOML, `without` some of its tables; loading the complete one gives an equal object."""
+    """Write the config as TOML, `without` some of its tables.
+
+    Loading the complete one gives an equal object.
+    """
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True, exclude=set(without)))
 
 
 def read_source(source: ConfigSource | None) -> tuple[Tree, dict[KeyPath, str]]:
-    """Read the merged tree of a source, and where each of its leaves was written."""
+    """Read the merged tree of a source, and its origins.
+
+    The origins say where each leaf was written.
+    """
     if source is None:
         default = Path(__file__).with_name("default.toml")
         tree, written = read_file(default, plugin_defaults(), name="the default config")
@@ -95,9 +105,10 @@ def read_source(source: ConfigSource | None) -> tuple[Tree, dict[KeyPath, str]]:
 def read_file(
     path: Path, defaults: Mapping[str, Any], *, name: str, chain: tuple[Path, ...] = ()
 ) -> tuple[Tree, dict[KeyPath, str]]:
-    """Read a file merged onto what it extends, and where each value was written.
+    """Read a file merged onto what it extends, and its origins.
 
-    Something may be put into one of the lists in `defaults` that no file mentions.
+    The origins say where each value was written. Something may be put into one of the lists in `defaults` that no file
+    mentions.
     """
     resolved = path.resolve()
     if resolved in chain:
@@ -120,7 +131,10 @@ def read_file(
 
 
 def merge_source(tree: Tree, own: Tree, written: dict[KeyPath, str], name: str) -> tuple[Tree, dict[KeyPath, str]]:
-    """Merge what the file or mapping of this name says onto what was inherited."""
+    """Merge a file or mapping onto the inherited settings.
+
+    `name` is the name of the file or mapping.
+    """
     return merge(tree, own, written, dict.fromkeys(leaves(own), name)), written
 
 

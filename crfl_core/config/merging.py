@@ -36,7 +36,10 @@ class Origins:
     inserted: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, path: KeyPath) -> str:
-        """Return where a value was written; a value that was not written is a default."""
+        """Return where a value was written.
+
+        A value that was not written is a default.
+        """
         single = tuple(part for part in path if part != "0")  # a single table may stand for a list of one
         for candidate in (path, single):
             for length in range(len(candidate), 0, -1):
@@ -45,7 +48,10 @@ class Origins:
         return DEFAULT
 
     def with_inserted(self, key: str, origin: str) -> Origins:
-        """Return the origins after an item was put in front of a list because of another setting."""
+        """Return the origins after an item was put before a list.
+
+        Another setting put it there.
+        """
 
         def move(path: KeyPath) -> KeyPath:
             if path[0] != key or len(path) == 1:
@@ -58,7 +64,10 @@ class Origins:
         return Origins({**written, (key, "0"): origin}, {**self.inserted, key: self.inserted.get(key, 0) + 1})
 
     def near(self, path: KeyPath) -> str:
-        """Return where to look for a value: where it, or the table around it, was written."""
+        """Return where to look for a value.
+
+        It is where the value, or the table around it, was written.
+        """
         if (origin := self.of(path)) != DEFAULT:
             return origin
         for length in range(len(path), 0, -1):
@@ -67,7 +76,7 @@ class Origins:
         return DEFAULT
 
     def locate(self, error: ConfigError) -> ConfigError:
-        """Return the error with the place where its key was written in front."""
+        """Return the error with the origin of its key in front."""
         if error.key is None:
             return error
         path = tuple(error.key.split("."))
@@ -75,7 +84,10 @@ class Origins:
         return ConfigError(f"{'' if origin == DEFAULT else origin + ': '}{'.'.join(self.as_written(path))}: {error}")
 
     def as_written(self, path: KeyPath) -> KeyPath:
-        """Return the path as its author counts items: without those that another setting put in front."""
+        """Return the path as its author counts items.
+
+        It leaves out those that another setting put in front.
+        """
         offset = self.inserted.get(path[0], 0)
         if not offset or not path[1:2] or not path[1].isdecimal() or int(path[1]) < offset:
             return path
@@ -83,9 +95,10 @@ class Origins:
 
 
 def merge(base: Tree, over: Tree, written: dict[KeyPath, str], new: Mapping[KeyPath, str]) -> Tree:
-    """Merge tables: arrays replace, and a table whose `type` changes keeps its other settings (`RetypedTable`).
+    """Merge a table onto another.
 
-    A table that says what to put `before` or `after` items of an array does not replace it: see `insert_items`.
+    An array replaces the earlier one. A table whose `type` changes keeps its other settings (`RetypedTable`). A table
+    that says what to put `before` or `after` items of an array does not replace it: see `insert_items`.
 
     `written` is changed to say where the values of the result come from, `new` saying it for `over`.
     """
@@ -122,19 +135,28 @@ def as_table(value: Any) -> Any:
 
 
 def is_list(value: Any) -> bool:
-    """Return whether a value is an array, or the table of a plugin that stands for an array of one."""
+    """Return whether a value is an array.
+
+    The table of a plugin counts, because it stands for an array of one.
+    """
     return isinstance(value, list | tuple) or (isinstance(value, Mapping) and "type" in value)
 
 
 def as_new_type(mine: Any, value: Any) -> Any:
-    """Return a plugin's name as a table if it is written over a plugin's table; "none" removes the plugin."""
+    """Return a plugin's name as a table if it replaces one.
+
+    That is so where it is written over a plugin's table. The name "none" removes the plugin.
+    """
     if isinstance(mine, Mapping) and "type" in mine and isinstance(value, str) and value != NO_PLUGIN:
         return {"type": value}
     return value
 
 
 def start_merge(one: Tree, other: Tree) -> Tree:
-    """Return a copy of a table to merge another into, which remembers what it inherits if the other changes `type`."""
+    """Return a copy of a table to merge another into.
+
+    It remembers what it inherits if the other changes `type`.
+    """
     new_type = other.get("type", one.get("type"))
     if new_type == NO_PLUGIN:
         return {}
@@ -146,7 +168,10 @@ def start_merge(one: Tree, other: Tree) -> Tree:
 
 
 def leaves(tree: Mapping[str, Any], path: KeyPath = ()) -> list[KeyPath]:
-    """List the paths of all values; items of an array of tables are numbered, any other array is one value."""
+    """List the paths of all values.
+
+    Items of an array of tables are numbered. Any other array is one value.
+    """
     found: list[KeyPath] = []
     for key, value in tree.items():
         here = (*path, str(key))
@@ -160,7 +185,10 @@ SIDES = ("before", "after")
 
 
 def is_insertion(value: Any) -> bool:
-    """Return whether a table does not replace a list but names items of it, and what to put before or after them."""
+    """Return whether a table inserts into a list.
+
+    Instead of replacing the list, it names items of it, and what to put before or after them.
+    """
     return isinstance(value, Mapping) and bool(value) and all(side in SIDES for side in value) and all_tables(value)
 
 
@@ -170,17 +198,20 @@ def all_tables(value: Mapping[str, Any]) -> bool:
 
 
 def as_items(value: Any) -> list[Any]:
-    """Return a list; a single table, or the name of a plugin, stands for a list of one."""
+    """Return a value as a list.
+
+    A single table, or the name of a plugin, stands for a list of one.
+    """
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def insert_items(
     items: Any, insertions: Mapping[str, Any], here: KeyPath, written: dict[KeyPath, str], origin: str
 ) -> list[Any]:
-    """Insert new items at their places; `written` is changed to say where each item comes from.
+    """Insert new items at their places.
 
-    Items are named by position, `name` or `type`, as `--set` names them; those of one side come in the order in which
-    they are written.
+    `written` is changed to say where each item comes from. Items are named by position, `name` or `type`, as `--set`
+    names them; those of one side come in the order in which they are written.
     """
     if isinstance(items, Mapping):  # a table that stands for a list of one
         number_item(here, written)
@@ -199,7 +230,7 @@ def insert_items(
 
 
 def number_item(here: KeyPath, written: dict[KeyPath, str]) -> None:
-    """Move what was written of a table to the first item of a list."""
+    """Move a table's origins to the first item of a list."""
     for path in [path for path in written if path[: len(here)] == here and path != here]:
         written[(*here, "0", *path[len(here) :])] = written.pop(path)
 
@@ -217,7 +248,10 @@ def shift_items(position: int, here: KeyPath, written: dict[KeyPath, str]) -> No
 
 
 def item_position(items: Sequence[Any], part: str, before: KeyPath, behind: KeyPath) -> int:
-    """Find an item of a list by position, by `name` (its `type` unless it has one), or by `type`."""
+    """Find an item of a list by position, name or type.
+
+    Its name is `name`, or its `type` unless it has one. Raises `ValueError` if none or several fit.
+    """
     tables = [{"type": each} if isinstance(each, str) else each if isinstance(each, Mapping) else {} for each in items]
     titles = [item.get("name", item.get("type")) for item in tables]
     if part.isdecimal():
@@ -272,7 +306,10 @@ def apply_override(tree: Tree, text: str, written: dict[KeyPath, str], defaults:
 
 
 def add_default_lists(tree: Tree, over: Mapping[str, Any], defaults: Mapping[str, Any]) -> Tree:
-    """Add the default of every list that items are inserted into and that the tree lacks."""
+    """Add the default of every list that the tree lacks.
+
+    They are the lists that items are inserted into.
+    """
     wanted = [key for key, value in over.items() if key not in tree and key in defaults and is_insertion(value)]
     return tree | {key: as_items(defaults[key]) for key in wanted}
 
@@ -287,7 +324,10 @@ def is_insertion_path(tree: Tree, path: KeyPath) -> bool:
 
 
 def find_place(tree: Tree, path: KeyPath) -> Place:
-    """Return the path with items of lists as positions. Raises ValueError if none or several fit."""
+    """Return the path with items of lists as positions.
+
+    Raises `ValueError` if none or several fit.
+    """
     place: list[int | str] = []
     here: Any = tree
     for number, part in enumerate(path):
@@ -303,7 +343,10 @@ def find_place(tree: Tree, path: KeyPath) -> Place:
 
 
 def wrap_value(tree: Tree, place: Place, value: Any) -> Any:
-    """Wrap a value in new tables that lead to its place, and in copies of the lists there."""
+    """Wrap a value in new tables that lead to its place.
+
+    Lists there are copied.
+    """
     for depth in range(len(place) - 1, -1, -1):
         step = place[depth]
         value = {step: value} if isinstance(step, str) else replace_item(value_at(tree, place[:depth]), step, value)
@@ -311,7 +354,10 @@ def wrap_value(tree: Tree, place: Place, value: Any) -> Any:
 
 
 def replace_item(items: Sequence[Any], position: int, value: Any) -> list[Any]:
-    """Return a copy of a list with one item changed: a table is merged with the present one."""
+    """Return a copy of a list with one item changed.
+
+    A table is merged with the present one.
+    """
     item = as_table(items[position])
     value = as_new_type(item, value)
     if isinstance(value, dict) and isinstance(item, dict):
@@ -327,7 +373,9 @@ def value_at(tree: Any, place: Place) -> Any:
 
 
 def parse_value(raw: str) -> Any:
-    """Parse a value as in TOML; text that does not look like TOML may stand without quotes.
+    """Parse a value as in TOML.
+
+    Text that does not look like TOML may stand without quotes.
 
     >>> parse_value("0.1"), parse_value("[1, 2]"), parse_value("krum")
     (0.1, [1, 2], 'krum')

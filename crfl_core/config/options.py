@@ -57,7 +57,10 @@ def list_settings(loaded: LoadedConfig) -> list[Setting]:
 
 
 def is_set(config: RunConfig, path: KeyPath) -> bool:
-    """Return whether a value was written. Where only a plugin's name was written, its options are defaults."""
+    """Return whether a value was written.
+
+    Where only a plugin's name was written, its options are defaults.
+    """
     here: Any = config
     for step in path:
         if isinstance(here, Table):
@@ -72,7 +75,10 @@ def is_set(config: RunConfig, path: KeyPath) -> bool:
 
 
 def walk_settings(tree: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield the path and value of every setting; items of a list of tables are numbered."""
+    """Yield the path and value of every setting.
+
+    Items of a list of tables are numbered.
+    """
     if isinstance(tree, Mapping) and tree:
         for key, value in tree.items():
             yield from walk_settings(value, (*path, key))
@@ -105,7 +111,10 @@ def to_toml(value: Any) -> str:
 
 
 def default_text(field: FieldInfo) -> str:
-    """Return a default as a config would write it, in backquotes if it is a value."""
+    """Return a default as a config would write it.
+
+    A value is in backquotes.
+    """
     if field.default is PydanticUndefined:
         return "required"
     if field.default is None:
@@ -119,7 +128,10 @@ def default_text(field: FieldInfo) -> str:
 
 
 def type_text(annotation: Any, metadata: Sequence[Any] = ()) -> str:
-    """Return in words what may be written, such as `integer ≥ 1 or list of integer ≥ 1`."""
+    """Return in words what may be written.
+
+    An example is `integer ≥ 1 or list of integer ≥ 1`.
+    """
     for mark in metadata:
         if isinstance(mark, PluginField):
             return f"{mark.kind} plugin"
@@ -145,7 +157,10 @@ def type_text(annotation: Any, metadata: Sequence[Any] = ()) -> str:
 
 
 def marks_of(annotation: Any, metadata: Sequence[Any] = ()) -> list[Any]:
-    """Collect everything that is attached to a type, at any depth, with the contents of `Field(...)` spread out."""
+    """Collect everything that is attached to a type.
+
+    Nested types count at any depth. The contents of `Field(...)` are spread out.
+    """
     found = list(metadata)
     for argument in get_args(annotation):
         if isinstance(argument, FieldInfo):
@@ -163,7 +178,10 @@ def plugin_kinds_of(field: FieldInfo) -> list[str]:
 
 
 def tables_in(annotation: Any) -> Iterator[type[Table]]:
-    """Yield the tables that an annotation mentions, except plugins, whose options depend on their type."""
+    """Yield the tables that an annotation mentions, except plugins.
+
+    The options of plugins depend on their type.
+    """
     if isinstance(annotation, type) and issubclass(annotation, Table) and not issubclass(annotation, Plugin):
         yield annotation
     for argument in get_args(annotation):
@@ -171,7 +189,10 @@ def tables_in(annotation: Any) -> Iterator[type[Table]]:
 
 
 def keys_of(table: type[Table] = RunConfig, path: str = "") -> Iterator[str]:
-    """Yield every dotted key of a table and of the tables within it, without the options of plugins."""
+    """Yield every dotted key of a table and its inner tables.
+
+    The options of plugins are left out.
+    """
     for name, field in table.model_fields.items():
         yield f"{path}{name}"
         for inner in tables_in(field.annotation):
@@ -179,7 +200,10 @@ def keys_of(table: type[Table] = RunConfig, path: str = "") -> Iterator[str]:
 
 
 def field_at(key: str) -> FieldInfo | None:
-    """Return the field at a dotted key of a config; None if the schema has no such key."""
+    """Return the field at a dotted key of a config.
+
+    None if the schema has no such key.
+    """
     table: type[Table] = RunConfig
     *path, last = key.split(".")
     for step in path:
@@ -191,7 +215,10 @@ def field_at(key: str) -> FieldInfo | None:
 
 
 def list_choices(annotation: Any) -> Iterator[str]:
-    """Yield the words that an annotation allows: of literals, and true and false."""
+    """Yield the words that an annotation allows.
+
+    They are those of literals, and true and false.
+    """
     if annotation is bool:
         yield from ("true", "false")
     elif get_origin(annotation) is Literal:
@@ -202,7 +229,10 @@ def list_choices(annotation: Any) -> Iterator[str]:
 
 
 def plugin_places() -> dict[str, tuple[str, bool]]:
-    """Return where a config names plugins of each kind: the dotted key, and whether it holds a list of them."""
+    """Return where a config names plugins of each kind.
+
+    Each kind has a dotted key, and a flag that says whether the key holds a list of plugins.
+    """
     places: dict[str, tuple[str, bool]] = {}
     waiting: list[tuple[str, Mapping[str, FieldInfo]]] = [("", RunConfig.model_fields)]
     waiting += [(f"{kind}.", KINDS[kind].base.model_fields) for kind in CONFIGURABLE]
@@ -217,7 +247,10 @@ def plugin_places() -> dict[str, tuple[str, bool]]:
 
 
 def example_value(field: FieldInfo) -> str | None:
-    """Return an option as an example writes it: its default or a possible value; None if it is best left out."""
+    """Return an option as an example writes it.
+
+    It is the default or a possible value. None if it is best left out.
+    """
     default = field.get_default(call_default_factory=True, validated_data={})
     if default is None:
         return None
@@ -233,7 +266,7 @@ def example_value(field: FieldInfo) -> str | None:
 
 
 def default_plugin(kind: str) -> Any:
-    """Return the default plugin of a kind in a config, as a table."""
+    """Return the default plugin of a kind as a table."""
     key, is_list = plugin_places()[kind]
     field = RunConfig.model_fields.get(key)
     if field is None or not field.default:

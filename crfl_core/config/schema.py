@@ -40,17 +40,26 @@ DISTRIBUTION_OR_PLUGIN = r"^[A-Za-z0-9][A-Za-z0-9._-]*(:[^:\s]+)?$"
 
 
 def by_name(name: str) -> Any:
-    """Return the default of a plugin field: the plugin of this name with its own defaults."""
+    """Return the default of a plugin field.
+
+    It is the plugin of this name with its own defaults.
+    """
     return cast("Any", DefaultTable(type=name))
 
 
 def absent_if_none(value: object) -> object:
-    """Return None for the word "none", which switches off what an inherited config sets."""
+    """Return None for the word "none".
+
+    It switches off what an inherited config sets.
+    """
     return None if value in (NO_PLUGIN, {"type": NO_PLUGIN}) else value
 
 
 def as_list_or_none(value: object) -> object:
-    """Turn a single table into a list of one, and the word "none" into an empty list."""
+    """Turn a single table into a list of one.
+
+    The word "none" becomes an empty list.
+    """
     return () if absent_if_none(value) is None else as_list(value)
 
 
@@ -114,7 +123,10 @@ class Reserve(Table):
 
     @property
     def datasets(self) -> Iterator[Dataset]:
-        """Yield the datasets of sets that do not come from the run's dataset."""
+        """Yield the datasets of reserved sets.
+
+        Sets that come from the run's own dataset are left out.
+        """
         return (wanted.dataset for wanted in self.sets.values() if isinstance(wanted, ReserveSamples))
 
     def with_own_plugins(self) -> Reserve:
@@ -342,7 +354,10 @@ class RunConfig(Table):
         return self
 
     def named_plugins(self) -> Iterator[tuple[str, Plugin]]:
-        """Yield every plugin that this config names, with its kind, in the order in which hooks ask them."""
+        """Yield every plugin that this config names, with its kind.
+
+        The order is the one in which hooks ask them.
+        """
         yield "dataset", self.dataset
         yield from (("dataset", dataset) for dataset in self.reserve.datasets)
         yield "partitioner", self.partition
@@ -367,7 +382,10 @@ class RunConfig(Table):
                     yield next(name for name, described in KINDS.items() if described.includes(type(part))), part
 
     def with_own_plugins(self) -> RunConfig:
-        """Return a copy with plugin instances of its own, so that their state stays in one run."""
+        """Return a copy with plugin instances of its own.
+
+        Their state then stays in one run.
+        """
         maps = tuple(feature_map.model_copy() for feature_map in self.model.features)
         lists = ("aggregation", "certificates", "trackers")
         copies: dict[str, object] = {name: tuple(one.model_copy() for one in getattr(self, name)) for name in lists}
@@ -382,13 +400,19 @@ class RunConfig(Table):
         return self.model_copy(update=copies)
 
     def without_attack(self) -> RunConfig:
-        """Return the config of the clean twin: the same run and random streams without attackers."""
+        """Return the config of the clean twin.
+
+        It is the same run with the same random streams but without attackers.
+        """
         keeps = {"keep": "needed"} if self.storage.keep == "distances" else {}  # there is nothing to be distant from
         return self.model_copy(update={"attack": None, "storage": self.storage.model_copy(update=keeps)})
 
     @property
     def missing_stages(self) -> list[Mapping[str, Any]]:
-        """Return the stages that certificates want before the aggregation and that are not in it yet."""
+        """Return the stages that certificates want but the aggregation lacks.
+
+        They belong before the aggregation.
+        """
         capping = self.server.cap_updates
         there = {step.configured_as.rpartition(":")[2] for step in self.aggregation}
         wanted: dict[str, Mapping[str, Any]] = {}
@@ -447,5 +471,8 @@ class RunConfig(Table):
 
 
 def misfit_error(key: str, message: str) -> PydanticCustomError:
-    """Return the error for settings that do not fit together; `key` is the one to change."""
+    """Return the error for settings that do not fit together.
+
+    `key` is the one to change.
+    """
     return PydanticCustomError("misfit", "{message}", {"message": message, "key": key})

@@ -18,7 +18,10 @@ class Loader(yaml.SafeLoader):
     """Safe loader that refuses repeated keys."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Refuse repeated keys while a table is read: later it may hold what `<<` brings along."""
+        """Refuse repeated keys while a table is read.
+
+        Later the table may hold what `<<` brings along.
+        """
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         lines: dict[str, int] = {}
         for key, _ in node.value:
@@ -45,9 +48,9 @@ def parse(text: str) -> object:
 
 
 def count_values(value: object, known: dict[int, int], above: set[int]) -> int:
-    """Count the values of a tree in which aliases may share parts; `above` are those around this one.
+    """Count the values of a tree in which aliases share parts.
 
-    Raises ValueError if a value contains itself.
+    `above` are those around this one. Raises ValueError if a value contains itself.
     """
     if not isinstance(value, dict | list):
         return 1

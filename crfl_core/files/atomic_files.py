@@ -63,9 +63,10 @@ def explain_os_errors(what: str) -> Iterator[None]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file atomically: a reader finds the whole old or the whole new content.
+    """Write a file atomically.
 
-    When it returns, the content and its name are on disk. A link at `path` is replaced, not followed.
+    A reader finds the whole old or the whole new content. When it returns, the content and its name are on disk. A link
+    at `path` is replaced, not followed.
     """
     with explain_os_errors(f"{path}: cannot be written"):
         create_folders(path.parent)
@@ -73,9 +74,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def write_output_file(path: Path, content: bytes) -> None:
-    """Write a file where the user wants it, atomically unless it is a device or a pipe.
+    """Write a file where the user wants it.
 
-    Raises `DataError` that asks for another --out.
+    It is written atomically unless it is a device or a pipe. Raises `DataError` that asks for another --out.
     """
     try:
         if path.exists() and not path.is_file():
@@ -87,7 +88,10 @@ def write_output_file(path: Path, content: bytes) -> None:
 
 
 def rename_into_place(path: Path, content: bytes) -> None:
-    """Write a new file beside its place, synchronise it, rename it, and synchronise the folder."""
+    """Write a new file beside its place, and rename it.
+
+    The file and then the folder are synchronised with the disk.
+    """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with os.fdopen(open_new(temporary), "wb") as file:
@@ -103,12 +107,18 @@ def rename_into_place(path: Path, content: bytes) -> None:
 
 
 def open_new(path: Path) -> int:
-    """Create a file and open it for writing; return its descriptor. Whatever exists at `path`, also a link, fails."""
+    """Create a file for writing, and return its descriptor.
+
+    Anything that exists at `path`, also a link, raises `OSError`.
+    """
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Open a regular file and return its descriptor. Links and other files fail; a FIFO does not block."""
+    """Open a regular file and return its descriptor.
+
+    Links and other files raise `OSError`. A FIFO does not block.
+    """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -117,7 +127,10 @@ def open_regular(path: Path, flags: int) -> int:
 
 
 def create_folders(path: Path) -> None:
-    """Create a folder and those above it, as far as they do not exist; their names are on disk then."""
+    """Create a folder and those above it that do not exist.
+
+    Their names are on disk afterwards.
+    """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
@@ -125,9 +138,10 @@ def create_folders(path: Path) -> None:
 
 
 def synchronise_folder(path: Path) -> None:
-    """Write the names in a folder to disk: after a power cut, files keep the names that they have now.
+    """Write the names in a folder to disk.
 
-    Not every file system can. Everything is in its place even then, so it is not an error.
+    After a power cut, files keep the names that they have now. Not every file system can. Everything is in its place
+    even then, so it is not an error.
     """
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -145,7 +159,10 @@ def rename_folder(path: Path, target: Path) -> None:
 
 
 def find_link(folder: Path, name: str) -> Path | None:
-    """Return the first link on the way from a folder to a file below it; None if there is none."""
+    """Return the first link between a folder and a file.
+
+    The file is below the folder. None if the way has no link.
+    """
     place = folder
     for part in Path(name).parts:
         place = place / part
@@ -155,13 +172,19 @@ def find_link(folder: Path, name: str) -> Path | None:
 
 
 def refuse_links(folder: Path, name: str) -> None:
-    """Raise `StoreError` if writing to `name` in a folder would lead out of it through a link."""
+    """Raise `StoreError` if writing would lead out through a link.
+
+    `name` is the place of the file in the folder.
+    """
     if (link := find_link(folder, name)) is not None:
         raise StoreError(f"{link}: is a link, and nothing is written through links: replace it with what it points to")
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Remove what killed processes were writing in a folder. The caller knows that no other process writes there."""
+    """Remove what killed processes were writing in a folder.
+
+    The caller knows that no other process writes there.
+    """
     with suppress(OSError):
         for entry in folder.iterdir():
             if TEMPORARY_NAME.fullmatch(entry.name) and entry.is_file() and not entry.is_symlink():
@@ -233,9 +256,10 @@ def create_locked_folder(parent: Path, prefix: str) -> tuple[Path, TextIO]:
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Lock a file unless another process has locked it; return whether this process may use it.
+    """Lock a file unless another process has locked it.
 
-    On a file system without locks the answer is always yes, and nothing is ever taken for abandoned.
+    Return whether this process may use it. On a file system without locks the answer is always yes, and nothing is ever
+    taken for abandoned.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

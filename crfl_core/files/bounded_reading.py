@@ -22,9 +22,10 @@ UNKNOWN_MEMORY_BYTES = 2**36
 
 
 def read_regular_file(path: Path, most: int | None = None) -> bytes:
-    """Read a file of at most this many bytes, by default what fits into free memory.
+    """Read a file of at most this many bytes.
 
-    Raises `OSError` for larger files, and for FIFOs, devices and everything else that is not a regular file.
+    By default it may be as large as what fits into free memory. Raises `OSError` for larger files, and for FIFOs,
+    devices and everything else that is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -41,15 +42,18 @@ def read_regular_file(path: Path, most: int | None = None) -> bytes:
 
 
 def free_bytes() -> int:
-    """Return how many bytes this process may still allocate; a text always fits."""
+    """Return how many bytes this process may still allocate.
+
+    A text always fits.
+    """
     headroom = resource_limits.free_memory()
     return UNKNOWN_MEMORY_BYTES if headroom is None else max(headroom.left, MOST_TEXT_BYTES)
 
 
 def read_arrays(content: bytes) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an npz file. Raises `ValueError` before it allocates more than is free.
+    """Read the arrays of an npz file.
 
-    Pickled objects are refused.
+    Raises `ValueError` before it allocates more than is free. Pickled objects are refused.
     """
     check_unpacked_size(content)
     with np.load(io.BytesIO(content), allow_pickle=False) as file:
@@ -57,9 +61,10 @@ def read_arrays(content: bytes) -> dict[str, NDArray[Any]]:
 
 
 def check_unpacked_size(content: bytes) -> None:
-    """Raise `ValueError` if the arrays of an npz file do not fit into memory, or are larger than their members.
+    """Raise `ValueError` if an npz file would unfold too far.
 
-    A few kilobytes may unfold to gigabytes, and the header of an array may claim any shape.
+    Its arrays must fit into memory, and must not be larger than their members. A few kilobytes may unfold to gigabytes,
+    and the header of an array may claim any shape.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()
@@ -73,7 +78,10 @@ def check_unpacked_size(content: bytes) -> None:
 
 
 def count_claimed_bytes(stream: Any) -> int:
-    """Return how many bytes the header of an npy file says that its array has."""
+    """Count the bytes that the header of an npy file claims.
+
+    They are those of its array.
+    """
     version = npy_format.read_magic(stream)
     read_header = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
     shape, _, dtype = read_header(stream)

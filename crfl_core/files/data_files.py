@@ -23,9 +23,9 @@ CACHE_DIR = "CRFL_CACHE_DIR"
 
 
 def absolute_user_path(path: Path) -> Path:
-    """Return an absolute path, so that a run can be resumed from another directory.
+    """Return an absolute path.
 
-    Raises `ValueError` for a device or a pipe, which may never end.
+    A run can then be resumed from another directory. Raises `ValueError` for a device or a pipe, which may never end.
     """
     try:
         found = path.expanduser().absolute()
@@ -51,7 +51,10 @@ class DataFile:
     also: tuple[str, ...] = ()
 
     def status(self, path: Path | None, *, thorough: bool) -> FileStatus:
-        """Return whether a file is the published one: by size and, if `thorough`, by checksum."""
+        """Return whether a file is the published one.
+
+        The size is compared and, if `thorough`, the checksum.
+        """
         if path is None:
             return "missing"
         if path.name != self.name:  # unpacked, or under a name of the user's own
@@ -100,7 +103,10 @@ _PREVIEWING: ContextVar[bool] = ContextVar("previewing", default=False)
 
 @contextmanager
 def previewing() -> Iterator[None]:
-    """Write no caches in a block, and estimate what takes long instead of computing it: for a dry run."""
+    """Write no caches in a block, as a dry run needs.
+
+    Estimate what takes long instead of computing it.
+    """
     token = _PREVIEWING.set(True)
     try:
         yield
@@ -109,7 +115,9 @@ def previewing() -> Iterator[None]:
 
 
 def may_write_caches() -> bool:
-    """Return whether a dataset may write what it has parsed into the user's cache; a dry run writes nothing.
+    """Return whether a dataset may write caches.
+
+    It keeps what it has parsed in the user's cache. A dry run writes nothing.
 
     >>> may_write_caches()
     True
@@ -118,7 +126,10 @@ def may_write_caches() -> bool:
 
 
 def cache_dir() -> Path:
-    """Return the user's cache of crfl: $CRFL_CACHE_DIR, else the place that the operating system prefers."""
+    """Return the user's cache of crfl.
+
+    It is $CRFL_CACHE_DIR, or else the place that the operating system prefers.
+    """
     from platformdirs import user_cache_path
 
     own = os.environ.get(CACHE_DIR)
@@ -131,7 +142,10 @@ def data_cache() -> Path:
 
 
 def data_dirs(path: Path | None = None) -> tuple[Path, ...]:
-    """Return the folders searched for data files: `path` if given, else $CRFL_DATA_DIR and the cache."""
+    """Return the folders searched for data files.
+
+    They are `path` if given, else $CRFL_DATA_DIR and the cache.
+    """
     if path is not None:
         return (path,)
     shared = os.environ.get(DATA_DIR)
@@ -147,7 +161,10 @@ def is_readable_path(path: Path, *, file: bool = False) -> bool:
 
 
 def find_or_explain(source: DataSource, name: str, path: Path | None = None) -> Path:
-    """Return a file of a source. Raises `DataError` with the places searched and how to get the file."""
+    """Return a file of a source.
+
+    Raises `DataError` with the places searched and how to get the file.
+    """
     found = source.find(name, path)
     if found is None:
         places = ", ".join(str(place) for place in data_dirs(path))
@@ -159,7 +176,10 @@ def find_or_explain(source: DataSource, name: str, path: Path | None = None) -> 
 
 
 def candidate_folders(place: Path, name: str) -> Iterator[Path]:
-    """Yield the folder of a dataset below a data directory, in any spelling, then the directory itself."""
+    """Yield the folders below a data directory that may hold a dataset.
+
+    The first are its folder in any spelling. The last is the directory itself.
+    """
     yield place / name
     try:
         yield from sorted(
@@ -178,7 +198,10 @@ def normalise_folder_name(name: str) -> str:
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """Return the names under which a file may be stored: as published, or unpacked."""
+    """Return the names under which a file may be stored.
+
+    It is stored as published, or unpacked.
+    """
     return (name, name.removesuffix(".gz")) if name.endswith(".gz") else (name,)
 
 

@@ -27,9 +27,10 @@ def cache_path(name: str) -> Path:
 
 
 def write_cache_file(path: Path, blocks: Iterable[bytes]) -> None:
-    """Write a file with its checksum. Several processes may do so at once: each writes its own, the last one counts.
+    """Write a file with its checksum.
 
-    Raises `OSError` where nothing can be written, and in a dry run.
+    Several processes may do so at once. Each writes its own file, and the last one counts. Raises `OSError` where
+    nothing can be written, and in a dry run.
     """
     if not may_write_caches():
         raise PermissionError(f"{path}: a dry run writes nothing")
@@ -54,7 +55,10 @@ def write_cache_file(path: Path, blocks: Iterable[bytes]) -> None:
 
 
 def is_intact(path: Path) -> bool:
-    """Return whether a cached file is what was written, and mark it as used; remove a damaged one."""
+    """Return whether a cached file is what was written.
+
+    Mark an intact file as used, and remove a damaged one.
+    """
     try:
         with path.open("rb") as file:
             left = path.stat().st_size - CHECKSUM_BYTES
@@ -73,7 +77,10 @@ def is_intact(path: Path) -> bool:
 
 
 def remove_abandoned_files(folder: Path) -> None:
-    """Remove what killed processes were writing; whose process lives is told by a lock."""
+    """Remove what killed processes were writing.
+
+    Files that a living process has locked stay.
+    """
     for file in folder.glob(f"{UNFINISHED_PREFIX}*"):
         with suppress(OSError), file.open("r+b") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

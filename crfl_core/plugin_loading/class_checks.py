@@ -21,7 +21,10 @@ HOOKS = {
 
 
 def check_class(who: str, candidate: object, base: type[Plugin], distribution: str) -> type[Plugin]:
-    """Return the object as a plugin class of its kind. Raises `PluginError` with what is wrong."""
+    """Return the object as a plugin class of its kind.
+
+    Raises `PluginError` that says what is wrong.
+    """
     if not (isinstance(candidate, type) and issubclass(candidate, base)):
         raise PluginError(f"{who} is {candidate!r}, not a subclass of crfl_core.extend.{base.__name__}")
     check_version(who, candidate, distribution)
@@ -40,7 +43,7 @@ def check_class(who: str, candidate: object, base: type[Plugin], distribution: s
 
 
 def check_version(who: str, plugin: type[Plugin], distribution: str) -> None:
-    """Refuse a class that was written for another plugin API than this one."""
+    """Refuse a class that was written for another plugin API."""
     needs = plugin.api_version
     if not isinstance(needs, int) or needs > API_VERSION:
         raise PluginError(f"{who} needs plugin API {needs}, this crfl offers {API_VERSION}: upgrade crfl")
@@ -52,7 +55,10 @@ def check_version(who: str, plugin: type[Plugin], distribution: str) -> None:
 
 
 def check_methods(who: str, plugin: type[Plugin]) -> None:
-    """Refuse methods that cannot be called with the arguments of those that they replace."""
+    """Refuse methods that do not take their base's arguments.
+
+    The core calls them with the arguments of the methods that they replace.
+    """
     own_package = f"{Plugin.__module__.partition('.')[0]}."
     replaceable: dict[str, Any] = {}
     for base in reversed(plugin.__mro__):
@@ -76,7 +82,10 @@ def check_methods(who: str, plugin: type[Plugin]) -> None:
 
 
 def check_hooks(who: str, plugin: type[Plugin]) -> None:
-    """Refuse methods that a run would never call: unknown hooks, wrong arguments, no `@hookimpl`."""
+    """Refuse methods that a run would never call.
+
+    They are unknown hooks, hooks with wrong arguments, and hooks without `@hookimpl`.
+    """
     for name in sorted({*HOOKS, *hook_names(plugin)}):
         member = inspect.getattr_static(plugin, name, None)
         if member is not None and (problem := hook_problem(name, member)):
@@ -84,7 +93,10 @@ def check_hooks(who: str, plugin: type[Plugin]) -> None:
 
 
 def hook_problem(name: str, member: Any) -> str:
-    """Return why a method does not implement a hook; empty if it does."""
+    """Return why a method does not implement a hook.
+
+    The text is empty if it does.
+    """
     place = source_location(member)
     if not hasattr(member, "crfl_impl"):
         return f"{name} ({place}) would never be called: mark it with @hookimpl"
@@ -111,13 +123,19 @@ def unknown_arguments(function: Callable[..., object], known: tuple[str, ...]) -
 
 
 def hook_names(plugin: type[Plugin]) -> tuple[str, ...]:
-    """Return the hooks that a plugin class implements: its methods with `@hookimpl`, sorted."""
+    """Return the hooks that a plugin class implements.
+
+    They are its methods with `@hookimpl`, sorted.
+    """
     names = {name for base in plugin.__mro__ for name in vars(base)}
     return tuple(sorted(name for name in names if hasattr(inspect.getattr_static(plugin, name, None), "crfl_impl")))
 
 
 def require_observing_tracker(tracker: Tracker) -> Tracker:
-    """Refuse a tracker beside the config that decides: the run directory would not record it."""
+    """Refuse a tracker beside the config that decides.
+
+    The run directory would not record it.
+    """
     check_hooks(f"tracker {tracker.full_name}", type(tracker))
     deciding = {"crfl_accept_round", "crfl_effective_weights"} & set(hook_names(type(tracker)))
     if deciding:

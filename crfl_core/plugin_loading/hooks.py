@@ -57,7 +57,10 @@ class Hooks:
 
     @property
     def replaces_weights(self) -> bool:
-        """Return whether a plugin of this run sees the updates of a round and may report other weights."""
+        """Return whether a plugin of this run may report other weights.
+
+        Such a plugin sees the updates of a round.
+        """
         return bool(self._manager.hook.crfl_effective_weights.get_hookimpls())
 
     def accept(self, run: RunContext, current: Round, candidate: Tensor, states: Mapping[str, State]) -> bool:
@@ -71,14 +74,20 @@ class Hooks:
         return all(answers)
 
     def effective_weights(self, updates: ClientUpdates, aggregate: RuleResult) -> tuple[Tensor, str] | None:
-        """Return the weights that a plugin reports and the plugin's name; None if no plugin does."""
+        """Return the weights that a plugin reports, and its name.
+
+        None if no plugin reports weights.
+        """
         answer: tuple[Tensor, str] | None = self._manager.hook.crfl_effective_weights(
             updates=updates, aggregate=aggregate
         )
         return answer
 
     def _register(self, key: str, who: str, plugin: Plugin, owner: str) -> None:
-        """Register wrapped methods instead of the instance: pluggy would touch every attribute of a pydantic model."""
+        """Register wrapped methods instead of the instance.
+
+        pluggy would touch every attribute of a pydantic model.
+        """
         check_hooks(who, type(plugin))
         methods = {name: getattr(plugin, name) for name in hook_names(type(plugin))}
         holder = SimpleNamespace(
@@ -89,7 +98,10 @@ class Hooks:
     def _guard(
         self, key: str, who: str, plugin: Plugin, owner: str, name: str, method: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Wrap a hook: it sees its state only, its inputs are compared, and failures name the plugin."""
+        """Wrap a hook of a plugin.
+
+        The hook sees only its state, its inputs are compared, and failures name the plugin.
+        """
         parameters = tuple(inspect.signature(method).parameters)
 
         @functools.wraps(method)

@@ -45,12 +45,18 @@ class MissingPlugin(Plugin):
     absence: ClassVar[str]
 
     def model_dump(self, **settings: Any) -> dict[str, Any]:
-        """Return only the options that were written: the defaults of the missing class are not known."""
+        """Return only the options that were written.
+
+        The defaults of the missing class are not known.
+        """
         return super().model_dump(**settings | {"exclude_unset": True})
 
 
 def missing_plugin_class(kind: str, sentence: str) -> type[MissingPlugin]:
-    """Return a class of a kind that takes any options and raises `PluginError(sentence)` when used."""
+    """Return a class that stands for a missing plugin of a kind.
+
+    It takes any options, and raises `PluginError(sentence)` when used.
+    """
     bases: tuple[type[Plugin], ...] = (Stage, Aggregator) if kind == "aggregator" else (KINDS[kind].base,)
     options = {name: field for base in bases for name, field in base.model_fields.items() if name not in KEPT_OPTIONS}
     namespace = {
@@ -71,7 +77,10 @@ def missing_plugin_class(kind: str, sentence: str) -> type[MissingPlugin]:
 
 
 def method_names(bases: Iterable[type[Plugin]]) -> set[str]:
-    """Return the public names that base classes add to `Plugin`, without harmless methods."""
+    """Return the public names that base classes add to `Plugin`.
+
+    Harmless methods are left out.
+    """
     names = {name for base in bases for part in base.__mro__ if part not in Plugin.__mro__ for name in vars(part)}
     return {name for name in names if name not in HARMLESS_METHODS and not name.startswith(("_", "model_"))}
 
@@ -86,7 +95,10 @@ def raising_method(sentence: str) -> Callable[..., NoReturn]:
 
 
 def missing_plugin_messages(plugins: Iterable[tuple[str, Plugin]]) -> tuple[str, ...]:
-    """Return what to install for the missing plugins of a config, each sentence once."""
+    """Return what to install for the missing plugins.
+
+    They are the plugins of a config. Each sentence appears once.
+    """
     return tuple({plugin.absence: None for _, plugin in plugins if isinstance(plugin, MissingPlugin)})
 
 
@@ -125,7 +137,10 @@ class LenientRegistry:
         return self._registry.name_of(kind, plugin)
 
     def origin(self, kind: str, name: str) -> str:
-        """Return distribution and version that a name stands for, or stood for when the run was made."""
+        """Return distribution and version behind a name.
+
+        If it is missing, they are those when the run was made.
+        """
         try:
             return self._registry.origin(kind, name)
         except PluginError:
@@ -133,7 +148,7 @@ class LenientRegistry:
             return f"{used.distribution} {used.version}".strip() if used else "a package that is not installed"
 
     def default_name(self, kind: str, name: str) -> str:
-        """Return the name that stands for crfl's own plugin, as of a `Registry`."""
+        """Return the name of crfl's own plugin, as a `Registry` does."""
         return self._registry.default_name(kind, name)
 
     def import_refusal(self, path: str) -> str:

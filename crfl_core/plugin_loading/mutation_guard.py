@@ -57,7 +57,10 @@ def equal_arrays(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
 
 
 def fingerprint(tensor: Tensor) -> NDArray[np.float64]:
-    """Return a number for each row that changes with any of its entries, in one pass and without a full copy."""
+    """Return a number for each row that depends on its entries.
+
+    It changes with any of them. One pass computes it, without a full copy.
+    """
     import torch
 
     flat = tensor.detach()
@@ -78,14 +81,17 @@ def fingerprint(tensor: Tensor) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=4)
 def mixing_factors(length: int) -> Tensor:
-    """Return distinct numbers around 1, by which the entries of a row are multiplied."""
+    """Return distinct factors around 1 for the entries of a row."""
     import torch
 
     return torch.arange(1, length + 1, dtype=torch.float64).mul_(GOLDEN_RATIO).frac_().add_(0.5)
 
 
 def arrays_in(one: object) -> Iterator[object]:
-    """Yield every tensor and array in a container of the core, however deep."""
+    """Yield every tensor and array in a container of the core.
+
+    Nested containers are searched, too.
+    """
     if is_dataclass(one) and not isinstance(one, Streams):
         for field in fields(one):
             yield from arrays_in(vars(one)[field.name])  # what is stored, not what a read would compute
@@ -97,7 +103,10 @@ def arrays_in(one: object) -> Iterator[object]:
 
 
 def collect_arrays(one: object) -> Iterator[object]:
-    """Yield the arrays that a whole run shares: the data as hooks see them, and inputs that attackers know."""
+    """Yield the arrays that a whole run shares.
+
+    They are the data as hooks see them, and the inputs that attackers know.
+    """
     if isinstance(one, RunContext):
         yield from (*arrays_in(one.feature_rows), *arrays_in(one.data))
     elif isinstance(one, AttackerView):

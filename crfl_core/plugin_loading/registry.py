@@ -82,7 +82,10 @@ class DeclaredEntryPoints(NamedTuple):
 
 
 def plugin_class(name: str, plugin: LocalPlugin) -> type[Plugin]:
-    """Return the class of a plugin of Python code: a function becomes a `WeightedRule`. Raises `PluginError`."""
+    """Return the class of a plugin of Python code.
+
+    A function becomes a `WeightedRule`. Raises `PluginError`.
+    """
     from crfl_core.plugin_api.base import Plugin
 
     if isinstance(plugin, type) and issubclass(plugin, Plugin):
@@ -132,7 +135,10 @@ class Registry:
 
     @cached_property
     def found(self) -> dict[str, dict[str, list[FoundPlugin]]]:
-        """Return everything declared, by kind and name; several entries under a name are a conflict."""
+        """Return everything declared, by kind and name.
+
+        Several entries under a name are a conflict.
+        """
         table: dict[str, dict[str, list[FoundPlugin]]] = {kind: {} for kind in KINDS}
         for owner, version, point in self._declared.points:
             kind = KIND_OF_GROUP[point.group]
@@ -148,7 +154,7 @@ class Registry:
         return read_entry_points()
 
     def with_allow_list(self, entries: Sequence[str] | None) -> Registry:
-        """Return the same plugins, of which only the listed ones can be loaded.
+        """Return these plugins, of which only listed ones can be loaded.
 
         An entry is a distribution or `distribution:name`. Plugins of crfl and of this process need no entry. None
         allows every plugin.
@@ -163,29 +169,39 @@ class Registry:
         return copy
 
     def with_recorded(self, distributions: Mapping[tuple[str, str], str]) -> Registry:
-        """Return the same plugins; of several with one name, the one of the distribution that a run recorded counts.
+        """Return these plugins, with those of a run preferred.
 
-        `distributions` are by kind and name.
+        If several have one name, the one of the distribution that the run recorded counts. `distributions` are by kind
+        and name.
         """
         copy = self.with_allow_list(self._allow)
         copy._recorded = distributions
         return copy
 
     def for_run_directory(self, directory: Path) -> Registry:
-        """Return the same plugins for a run directory without trust: third-party code is refused."""
+        """Return these plugins for a run directory without trust.
+
+        Third-party code is refused.
+        """
         copy = self.with_allow_list(self._allow)
         copy._run_directory = directory
         return copy
 
     def is_usable(self, found: FoundPlugin) -> bool:
-        """Ask whether a plugin may be imported: neither an allow-list nor an untrusted run directory forbids it."""
+        """Ask whether a plugin may be imported.
+
+        Neither an allow-list nor an untrusted run directory may forbid it.
+        """
         return found.distribution in (OWN_DISTRIBUTION, LOCAL) or not self._refusal_of(found)
 
     def _refusal_of(self, found: FoundPlugin) -> str:
         return self._refusal(found.distribution, lambda entries: is_listed(found, entries))
 
     def _refusal(self, name: str, is_allowed: Callable[[Sequence[str]], bool]) -> str:
-        """Return what forbids the code that lists call `name`, and the remedy; empty if nothing does."""
+        """Return what forbids some code, and the remedy.
+
+        Lists call the code `name`. The text is empty if nothing forbids it.
+        """
         if self._allow is not None and not is_allowed(self._allow):
             return f"plugins.allow, which does not list it: if you trust it, add {name!r} there"
         if self._run_directory is not None:
@@ -196,11 +212,17 @@ class Registry:
         return ""
 
     def names(self, kind: str) -> tuple[str, ...]:
-        """Return the names that a config may use for a kind, without those that are blocked."""
+        """Return the names that a config may use for a kind.
+
+        Blocked names are left out.
+        """
         return tuple(sorted(name for name, all_of in self.found[kind].items() if any(map(self.is_usable, all_of))))
 
     def find(self, kind: str, name: str) -> FoundPlugin:
-        """Return the one plugin that a name, or `distribution:name`, stands for. Raises `PluginError`."""
+        """Return the one plugin that a name stands for.
+
+        The name may be `distribution:name`. Raises `PluginError`.
+        """
         distribution, _, bare = name.rpartition(":")
         candidates = [
             found
@@ -222,7 +244,10 @@ class Registry:
         return usable[0]
 
     def load(self, kind: str, name: str) -> type[Plugin]:
-        """Return the class that a name stands for, imported if necessary. Raises `PluginError`."""
+        """Return the class that a name stands for.
+
+        It is imported if necessary. Raises `PluginError`.
+        """
         return self._import(self.find(kind, name))
 
     def command(self, name: str) -> Command:
@@ -246,12 +271,18 @@ class Registry:
         return self.find(kind, name).origin
 
     def default_name(self, kind: str, name: str) -> str:
-        """Return the name that stands for crfl's own plugin: `crfl:name` if another distribution declares it, too."""
+        """Return the name that stands for crfl's own plugin.
+
+        It is `crfl:name` if another distribution declares it, too.
+        """
         is_shared = sum(map(self.is_usable, self.found[kind].get(name, ()))) > 1
         return f"{OWN_DISTRIBUTION}:{name}" if is_shared else name
 
     def import_refusal(self, path: str) -> str:
-        """Return why an option must not import the code "package.module:name"; empty if it may."""
+        """Return why an option must not import some code.
+
+        The code is given as "package.module:name". The text is empty if the option may import it.
+        """
         module = path.rpartition(":")[0]
         is_file = module.endswith(".py")
         top = module.partition(".")[0]
@@ -269,7 +300,10 @@ class Registry:
         return f"the code {path!r} is blocked by {refusal}" if refusal else ""
 
     def listing(self) -> tuple[PluginListing, ...]:
-        """Return every plugin with its status. Imports all of them, each in isolation."""
+        """Return every plugin with its status.
+
+        Imports all of them, each in isolation.
+        """
         lines = []
         for kind in KINDS:
             for _, candidates in sorted(self.found[kind].items()):
@@ -346,7 +380,10 @@ def read_entry_points() -> DeclaredEntryPoints:
 
 
 def sort_entry_points(result: DeclaredEntryPoints, name: str, version: str, points: Iterable[EntryPoint]) -> None:
-    """Add the entry points of a distribution to those with a kind, or to those whose group is misspelt."""
+    """Add the entry points of a distribution to the result.
+
+    Those with a kind go to `points`, those with a misspelt group to `broken`.
+    """
     for point in points:
         if point.group in KIND_OF_GROUP:
             result.points.append((name, version, point))
@@ -358,18 +395,27 @@ def sort_entry_points(result: DeclaredEntryPoints, name: str, version: str, poin
 
 
 def is_crfl_group(group: str) -> bool:
-    """Return whether an entry-point group belongs to crfl, or misspells such a group."""
+    """Return whether an entry-point group is crfl's, or almost.
+
+    A misspelt group of crfl counts as well.
+    """
     return group.startswith(f"{OWN_DISTRIBUTION}.") or bool(closest_group(group))
 
 
 @cache
 def closest_group(group: str) -> str:
-    """Return the group of crfl whose name is almost the same, or an empty string."""
+    """Return the group of crfl whose name is almost the same.
+
+    The text is empty if none is.
+    """
     return next(iter(difflib.get_close_matches(group, KIND_OF_GROUP, n=1, cutoff=0.85)), "")
 
 
 def identity_of(candidate: Distribution) -> tuple[str, str]:
-    """Return name and version of a distribution, as far as its metadata can be read."""
+    """Return name and version of a distribution.
+
+    They are "unknown" and empty if its metadata cannot be read.
+    """
     try:
         return candidate.name or "unknown", candidate.version or ""
     except Exception:
@@ -377,7 +423,10 @@ def identity_of(candidate: Distribution) -> tuple[str, str]:
 
 
 def import_plugin(found: FoundPlugin) -> object:
-    """Import the object that an entry point names. Any failure inside becomes a `PluginError`."""
+    """Import the object that an entry point names.
+
+    Any failure inside becomes a `PluginError`.
+    """
     if isinstance(found.source, type):
         return found.source
     try:
@@ -391,19 +440,28 @@ def import_plugin(found: FoundPlugin) -> object:
 
 
 def command_of(found: FoundPlugin) -> Command:
-    """Import a command. Whether typer can read it is checked when it is used."""
+    """Import a command.
+
+    Its first use checks whether typer can read it.
+    """
     target = import_plugin(found)
     return Command(found.name, target, found.origin, None if isinstance(found.source, type) else found.source)
 
 
 def is_listed(found: FoundPlugin, entries: Iterable[str]) -> bool:
-    """Return whether a list names a plugin, as its distribution or as `distribution:name`."""
+    """Return whether a list names a plugin.
+
+    An entry is its distribution or `distribution:name`.
+    """
     names = (found.distribution, f"{found.distribution}:{found.name}")
     return not set(map(normalise_name, names)).isdisjoint(map(normalise_name, entries))
 
 
 def normalise_name(name: str) -> str:
-    """Return one spelling of a distribution's name: case and separators make no difference."""
+    """Return one spelling of a distribution's name.
+
+    Case and separators make no difference.
+    """
     return name.replace("_", "-").replace(".", "-").lower()
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def array_blocks(shape: tuple[int, ...], arrays: Iterable[NDArray[np.generic]]) -> Iterator[bytes]:
-    """Yield the content of a file in NumPy's format with an array of this shape, a few megabytes at a time."""
+    """Yield the content of a NumPy file, a few megabytes at once.
+
+    The file holds an array of this shape.
+    """
     for place, array in enumerate(arrays):
         if not place:
             beginning = io.BytesIO()

@@ -38,10 +38,11 @@ class AttackerView:
     aggregate_candidates: Callable[[Tensor, Aggregator | None], Tensor] | None = None
 
     def aggregate(self, candidates: Tensor, rule: Aggregator | None = None) -> Tensor:
-        """Return what the server would make of the round, (P,), if attackers submitted these candidates, (a, P).
+        """Return the round's result if attackers submitted these candidates.
 
-        The candidates go through the run's own chain with its state, or through another `rule`. Raises `PluginFailure`
-        unless the attack's `knowledge` is "rule".
+        The candidates are (a, P), and the result is what the server would make of the round, (P,). The candidates go
+        through the run's own chain with its state, or through another `rule`. Raises `PluginFailure` unless the
+        attack's `knowledge` is "rule".
         """
         if self.aggregate_candidates is None:
             raise PluginFailure("aggregate() is for attacks that know the rule: set knowledge = 'rule' in the class")

@@ -77,7 +77,10 @@ class ByteRows(CompactInputs):
         return self[rows]
 
     def fill(self, some: Tensor, out: Tensor) -> Tensor:
-        """Put the numbers of some bytes into `out`, which has the same shape and is contiguous."""
+        """Write the numbers of some bytes into `out`.
+
+        It has the same shape and is contiguous.
+        """
         if self.divisor is not None:
             return divide_bytes(some, self.divisor, out)
         flat = out.view(-1)
@@ -89,10 +92,10 @@ class ByteRows(CompactInputs):
 
     @cached_property
     def divisor(self) -> float | None:
-        """Return what bytes are divided by; None if no quotient gives exactly the numbers of the table.
+        """Return the number by which bytes are divided.
 
-        Dividing takes half the time. The numbers of pixels in [0, 1] are quotients by 255, and those of unscaled bytes
-        by 1.
+        None if no quotient gives exactly the numbers of the table. Dividing takes half the time. The numbers of pixels
+        in [0, 1] are quotients by 255, and those of unscaled bytes by 1.
         """
         largest = float(self.values[-1])
         divisor = float(round((BYTES - 1) / largest)) if largest > 0 else 0.0
@@ -102,7 +105,10 @@ class ByteRows(CompactInputs):
 
 
 def divide_bytes(some: Tensor, divisor: float, out: Tensor) -> Tensor:
-    """Divide bytes by a number, in `out`. They are copied first: PyTorch is slow to divide numbers of another type."""
+    """Divide bytes by a number, in `out`.
+
+    They are copied first, because PyTorch is slow to divide numbers of another type.
+    """
     out.copy_(some)
     return out if divisor == 1.0 else out.div_(divisor)
 
@@ -120,7 +126,10 @@ Rows = Tensor | ByteRows
 
 
 def norms_of(x: Rows) -> NDArray[np.float64]:
-    """Return the Euclidean norm of each row, some rows at a time: torch first copies them in double precision."""
+    """Return the Euclidean norm of each row, some rows at once.
+
+    Torch first copies them in double precision.
+    """
     norms = np.empty(len(x))
     step = max(1, LOOKUP_NUMBERS_AT_ONCE // max(1, x.shape[1]))
     for first in range(0, len(x), step):
@@ -129,10 +138,10 @@ def norms_of(x: Rows) -> NDArray[np.float64]:
 
 
 def scaled_norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return the Euclidean norm of each row, in `dtype`; squares neither underflow nor overflow.
+    """Return the Euclidean norm of each row, in `dtype`.
 
-    Rows whose squares could are first multiplied by a power of two. The norm of a finite row is infinite only if it is
-    beyond the largest number.
+    Squares neither underflow nor overflow. Rows whose squares could are first multiplied by a power of two. The norm of
+    a finite row is infinite only if it is beyond the largest number.
     """
     norms: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=dtype)
     numbers = torch.finfo(norms.dtype)
@@ -147,7 +156,10 @@ def scaled_norms(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def allocate(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Allocate memory for this many numbers, in large pages if they are many: products read those faster."""
+    """Allocate memory for this many numbers.
+
+    Many numbers get large pages, because products read those faster.
+    """
     length = size * dtype.itemsize
     if device.type != "cpu" or length < 2 * LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(size, dtype=dtype, device=device)
@@ -167,7 +179,10 @@ class BatchBuffer(threading.local):
         self._room: dict[torch.dtype, Tensor] = {}
 
     def memory_for(self, dtype: torch.dtype, device: torch.device, shape: tuple[int, ...]) -> Tensor:
-        """Return memory for a tensor of this type and shape; what was in it before is gone."""
+        """Return memory for a tensor of this type and shape.
+
+        Its earlier content is lost.
+        """
         size = math.prod(shape)
         kept = self._room.get(dtype)
         if size > MOST_KEPT:
@@ -177,7 +192,10 @@ class BatchBuffer(threading.local):
         return kept[:size].view(shape)
 
     def gather_rows(self, source: Rows, rows: Tensor) -> Tensor:
-        """Return some rows, (..., features), in memory that the next call uses again."""
+        """Gather some rows, (..., features), in memory that is used again.
+
+        The next call overwrites them.
+        """
         out = self.memory_for(source.dtype, source.device, (*rows.shape, source.shape[1]))
         self.gather(source, rows.flatten(), out.view(-1, source.shape[1]))
         return out

@@ -28,7 +28,7 @@ class Domain:
     high: float = float("inf")
 
     def norm_bound(self, inputs: int) -> float:
-        """Return the largest Euclidean norm of an input with this number of features.
+        """Return the largest Euclidean norm of an input with `inputs` features.
 
         >>> Domain(0.0, 1.0).norm_bound(784)
         28.0
@@ -36,7 +36,9 @@ class Domain:
         return float(max(abs(self.low), abs(self.high)) * inputs**0.5)
 
     def outside(self, inputs: NDArray[np.generic]) -> NDArray[np.bool_]:
-        """Return which inputs lie outside the domain, or are not finite, in single precision.
+        """Return which inputs lie outside the domain, or are not finite.
+
+        They are compared in single precision.
 
         >>> Domain(0.0, 0.1).outside(np.array([0.1, 0.2, np.nan])).tolist()
         [False, True, True]
@@ -53,7 +55,9 @@ REMOTE_ROW = np.iinfo(np.int64).min
 
 
 def remote_rows(samples: int) -> NDArray[np.int64]:
-    """Return the rows of a client that holds this number of samples elsewhere. They take no memory.
+    """Return the rows of a client whose samples are elsewhere.
+
+    The rows take no memory.
 
     >>> rows = remote_rows(1_000_000_000)
     >>> len(rows), is_local(rows)
@@ -63,12 +67,18 @@ def remote_rows(samples: int) -> NDArray[np.int64]:
 
 
 def is_local(rows: NDArray[np.int64]) -> bool:
-    """Ask whether a client's samples are on this machine, so that they can be read."""
+    """Ask whether a client's samples are on this machine.
+
+    Only then can they be read.
+    """
     return len(rows) == 0 or int(rows[0]) != REMOTE_ROW
 
 
 def partition_digest(partition: Sequence[NDArray[np.int64]]) -> str:
-    """Return the SHA-256 of a partition: of every client its number of rows, then these, as 8 bytes each."""
+    """Return the SHA-256 of a partition.
+
+    It covers every client's number of rows, then the rows themselves, as 8 bytes each.
+    """
     digest = hashlib.sha256()
     for rows in partition:
         digest.update(np.array([len(rows), *rows], "<i8").tobytes())
@@ -93,7 +103,10 @@ class Scaling:
     fitted: bool = False
 
     def apply(self, raw: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Return scaled inputs in float32, computed in float64; the raw array itself if there is nothing to do."""
+        """Scale inputs in float64, and return them in float32.
+
+        Return the raw array itself if nothing has to be done.
+        """
         if self.kind == "none" and raw.dtype == np.float32 and raw.flags.writeable:
             return raw.view(np.float32)
         scaled = np.empty(raw.shape, np.float32)
@@ -123,11 +136,17 @@ class CompactInputs(ABC):
 
     @abstractmethod
     def to_floats(self) -> Any:
-        """Return all of them as floats, in new memory on every call: the caller may write to it."""
+        """Return all inputs as floats in new memory.
+
+        Every call allocates it again, so the caller may write to it.
+        """
 
 
 def as_floats(inputs: Any) -> Any:
-    """Return inputs as floats: `CompactInputs` are converted, anything else is returned as it is."""
+    """Return inputs as floats.
+
+    `CompactInputs` are converted. Anything else is returned as it is.
+    """
     return inputs.to_floats() if isinstance(inputs, CompactInputs) else inputs
 
 
@@ -175,7 +194,10 @@ class ScaledBytes(CompactInputs):
 
 
 def scale_inputs(raw: NDArray[np.generic], scaling: Scaling) -> Any:
-    """Scale inputs; bytes stay bytes if the scaling is the same for all features."""
+    """Scale inputs, and keep bytes where possible.
+
+    Bytes stay bytes if the scaling is the same for all features.
+    """
     if raw.dtype == np.uint8 and scaling.shift.size == scaling.factor.size == 1:
         return ScaledBytes(raw.view(np.uint8), scaling)
     return scaling.apply(raw)
@@ -263,7 +285,10 @@ class FederatedData:
         return all(map(is_local, self.partition))
 
     def x_of(self, rows: Tensor | slice) -> Tensor:
-        """Return some training inputs, (k, features): those of row numbers, of a mask or of a slice."""
+        """Return some training inputs, (k, features).
+
+        They are those of row numbers, of a mask or of a slice.
+        """
         return self.input_rows[rows]
 
     def x_split(self, rows: int) -> Iterator[Tensor]:

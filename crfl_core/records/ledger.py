@@ -257,7 +257,10 @@ class RoundRecord(LedgerRecord):
 
     @property
     def has_unweighted_part(self) -> bool:
-        """Return whether a part of the aggregate depends on the updates outside all weights."""
+        """Return whether updates change the aggregate outside all weights.
+
+        A part of it then depends on them.
+        """
         return self.has_offset and self.depends == "all"
 
 
@@ -391,11 +394,17 @@ class Ledger:
                 )
 
     def round(self, number: int) -> RoundRecord:
-        """Return the record of round t = 1, 2, ... of the only model, or of the first one."""
+        """Return the record of a round, counted from 1.
+
+        It is that of the only model, or of the first one.
+        """
         return self.rounds[(number - 1) * self.facts.models]
 
     def of_group(self, group: int) -> Ledger:
-        """Return the ledger of one group's model, as if there were no other."""
+        """Return the ledger of one group's model alone.
+
+        It looks as if the run had no other group.
+        """
         return Ledger(
             self.facts.model_copy(update={"groups": None}),
             tuple(record.model_copy(update={"group": 0}) for record in self.rounds if record.group == group),
@@ -404,9 +413,9 @@ class Ledger:
 
     @property
     def twin_distances(self) -> tuple[float, ...]:
-        """Return the L2 distance to the clean twin after each round; empty if it was not kept.
+        """Return the L2 distance to the clean twin after each round.
 
-        With groups, the distance of all models together.
+        The tuple is empty if the run did not keep it. With groups, the distance of all models together.
         """
         if any(record.distance is None for record in self.rounds):
             return ()

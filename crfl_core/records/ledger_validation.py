@@ -33,7 +33,9 @@ def check_types(arrays: Arrays, kind: type, names: Collection[str]) -> dict[str,
 
 
 def dtype_of(hint: Any) -> np.dtype[Any]:
-    """Return the dtype of an annotation `NDArray[T]`: until NumPy 2.4 an `ndarray[..., dtype[T]]`, then an alias of T.
+    """Return the dtype of an annotation `NDArray[T]`.
+
+    Until NumPy 2.4 the annotation is an `ndarray[..., dtype[T]]`, then an alias of T.
 
     >>> dtype_of(NDArray[np.int64])
     dtype('int64')
@@ -132,7 +134,10 @@ def read_vote_arrays(request: VoteRequest, arrays: Arrays, samples: int, classes
 
 
 def check_tensor(tensors: Arrays, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """Return a tensor by its name if it is finite and has this shape and type."""
+    """Return a finite tensor of this name, shape and type.
+
+    Raises `ValueError` if the tensor is missing or different.
+    """
     if name not in tensors:
         raise ValueError(f"there is no tensor {name!r}, found {', '.join(tensors) or 'none'}")
     found = tensors[name]
@@ -142,7 +147,10 @@ def check_tensor(tensors: Arrays, name: str, shape: tuple[int, ...], dtype: str)
 
 
 def read_saved_round(value: NDArray[Any] | None) -> int | None:
-    """Return the round that a checkpoint names, or None if it names none."""
+    """Return the round of a checkpoint.
+
+    None if the checkpoint names no round.
+    """
     if value is None or value.shape != (1,) or value.dtype.kind != "i" or value[0] < 1:
         return None
     return int(value[0])

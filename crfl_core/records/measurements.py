@@ -17,18 +17,27 @@ FURTHER = 8
 
 
 def precision(facts: RunFacts) -> float:
-    """Return the distance from 1 to the next number in the arithmetic of a run."""
+    """Return the machine epsilon of a run's arithmetic.
+
+    It is the distance from 1 to the next number.
+    """
     return float(np.finfo(facts.dtype).eps)
 
 
 def relative_error(terms: int, dtype: str) -> float:
-    """Return `n u / (1 - n u)`: the relative error of a sum of n products, or of the norm of n numbers."""
+    """Return the relative error of a sum or of a norm.
+
+    It is `n u / (1 - n u)`, for a sum of n products or the norm of n numbers.
+    """
     error = (terms + FURTHER) * float(np.finfo(dtype).eps) / 2.0
     return error / (1.0 - error) if error < 1.0 else math.inf
 
 
 def norm_error(facts: RunFacts) -> float:
-    """Return the relative error of the norm of an input, or of a change of an input, before or behind the maps."""
+    """Return the relative error of an input's norm.
+
+    It also holds for a change of an input, before or behind the maps.
+    """
     return relative_error(max(facts.inputs, facts.features), facts.dtype)
 
 
@@ -44,12 +53,15 @@ def share_error(ledger: Ledger) -> float:
 
 
 def scale_error(facts: RunFacts) -> float:
-    """Return the relative error of the quotient of the norms of two updates."""
+    """Return the relative error of the quotient of two update norms."""
     return 2.0 * relative_error(facts.parameters, facts.dtype)
 
 
 def observed_residuals(ledger: Ledger) -> Array:
-    """Return the norms of the residuals that entered the aggregates, behind the cap; each at least its true value."""
+    """Return the norms of the residuals in the aggregates.
+
+    They are those behind the cap. Each is at least its true value.
+    """
     facts = ledger.facts
     rows = ledger.clients
     starts = np.array([record.start_norm for record in ledger.rounds])[rows.round - 1]

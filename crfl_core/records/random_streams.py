@@ -32,10 +32,11 @@ class Streams:
     def generator(
         self, purpose: str, *, round_number: int = 0, client: int = 0, replica: int = 0
     ) -> np.random.Generator:
-        """Return a fresh generator for one purpose; equal arguments give equal draws, others independent ones.
+        """Return a fresh generator for one purpose.
 
-        `purpose` is one of `PURPOSES`, or one of them followed by "/" and a word of the caller's own, so that
-        two users of the same purpose ("data/partition", "data/subset") do not share their draws.
+        Equal arguments give equal draws. Other arguments give independent ones. `purpose` is one of `PURPOSES`, or one
+        of them followed by "/" and a word of the caller's own, so that two users of the same purpose ("data/partition",
+        "data/subset") do not share their draws.
 
         >>> streams = Streams(seed=7)
         >>> a = streams.generator("noise", round_number=3).integers(1000, size=4)
@@ -49,11 +50,17 @@ class Streams:
     def generators(
         self, purpose: str, clients: Iterable[int], *, round_number: int = 0
     ) -> Iterator[np.random.Generator]:
-        """Yield the generators of many clients, in turn and in less time: use each before the next is asked for."""
+        """Yield the generators of many clients in turn.
+
+        This takes less time than one call each. Use each generator before the next is asked for.
+        """
         return seed_generators(self._keys(purpose, round_number, clients, 0))
 
     def _keys(self, purpose: str, round_number: int, clients: Iterable[int], replica: int) -> list[bytes]:
-        """Return the keys that make the seeds of some clients: 16 bytes, hashed from all that a draw is for."""
+        """Return the keys that make the seeds of some clients.
+
+        A key is 16 bytes, hashed from all that a draw is for.
+        """
         family = purpose.partition("/")[0]
         if family not in PURPOSES:
             raise ValueError(f"unknown purpose {purpose!r}: start it with one of {', '.join(PURPOSES)}")
@@ -69,7 +76,9 @@ class Streams:
         return keys
 
     def only(self, family: str, group: int | None = None) -> Streams:
-        """Return streams that draw for one purpose, of one of several groups, and do not reveal the seed.
+        """Return streams that draw for one purpose and hide the seed.
+
+        With `group` they are those of one of several groups.
 
         >>> Streams(seed=7).only("aggregation").generator("attack/clients")
         Traceback (most recent call last):
@@ -107,7 +116,9 @@ class FamilyStreams(Streams):
 
 
 def of_group(purpose: str, group: int | None) -> str:
-    """Return the purpose of a stream for one of several groups; `group` is None if there is only one.
+    """Return the purpose of a stream for one of several groups.
+
+    `group` is None if the run has only one model.
 
     >>> of_group("noise", 3), of_group("noise", None)
     ('noise/group-3', 'noise')
@@ -130,9 +141,10 @@ Words = NDArray[np.uint32]
 
 
 def seed_generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
-    """Yield generators of `SFC64` whose seeds are these keys of 16 bytes, as little-endian numbers.
+    """Yield generators of `SFC64` seeded with these keys.
 
-    It is one generator in one state after the other: use each before the next is asked for.
+    A key is 16 bytes, read as a little-endian number. All are one generator in one state after the other: use each
+    before the next is asked for.
     """
     if len(keys) < MANY_KEYS:
         yield from (np.random.Generator(np.random.SFC64(int.from_bytes(key, "little"))) for key in keys)
@@ -151,7 +163,10 @@ def seed_generators(keys: Sequence[bytes]) -> Iterator[np.random.Generator]:
 
 
 def sfc64_states(keys: Words) -> NDArray[np.uint64]:
-    """Return the states of `SFC64` generators that are seeded with these keys, (n, 4) each."""
+    """Return the states of seeded `SFC64` generators, (n, 4).
+
+    The generators are seeded with the keys, which are (n, 4), too.
+    """
     pool = hash_words(keys.T, POOL_CONSTANTS[:, :POOL])
     for source in range(POOL):
         first = POOL + source * (POOL - 1)
@@ -175,7 +190,10 @@ def hash_words(words: Words, constants: Words) -> Words:
 
 
 def powers(first: int, factor: int, count: int) -> Words:
-    """Return `first factor^i` modulo 2^32 for i = 0, ..., count - 1, and below them the same for i + 1."""
+    """Return the powers `first factor^i` modulo 2^32.
+
+    The first row has i = 0, ..., count - 1. The second row has the same for i + 1.
+    """
     found = [first * pow(factor, exponent, 2**32) % 2**32 for exponent in range(count + 1)]
     return np.array([found[:-1], found[1:]], np.uint32)
 

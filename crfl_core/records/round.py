@@ -124,7 +124,10 @@ class Round(RoundFacts):
 
     @property
     def server(self) -> ServerView:
-        """Return model, federation and trusted samples of the server. Attacks, hooks and trackers do not get it."""
+        """Return the server's model, federation and trusted samples.
+
+        Attacks, hooks and trackers do not get them.
+        """
         if self.server_side is None:
             raise PluginFailure("what the server has is for steps of the aggregation that look at the updates alone")
         return self.server_side
@@ -157,10 +160,11 @@ class TrainingTask:
     origins: Tensor | None = None
 
     def parts(self, at_once: int | None = None) -> list[slice]:
-        """Cut the participants into chunks of this many, or of as many as `clients_at_once` says.
+        """Cut the participants into chunks.
 
-        Bits depend on this cut, so engines that share it agree in all of them. No chunk has clients of two groups, and
-        how a group is cut depends on its own participants alone.
+        A chunk has `at_once` participants, or as many as `clients_at_once` says. Bits depend on this cut, so engines
+        that share it agree in all of them. No chunk has clients of two groups, and how a group is cut depends on its
+        own participants alone.
         """
         parameters = self.starts.shape[-1]
         cut = []
@@ -171,7 +175,10 @@ class TrainingTask:
         return cut
 
     def rows_by_group(self, part: slice) -> list[slice]:
-        """Return the participants of a part, one slice for each group; all in one if they share a model."""
+        """Return the participants of a part as slices.
+
+        Each group has a slice. If all groups share a model, they are one slice.
+        """
         if self.starts.shape[1] == 1:
             return [part]
         ends = part.start + 1 + np.flatnonzero(np.diff(self.clients.group[part]))
@@ -180,7 +187,9 @@ class TrainingTask:
 
 
 def clients_at_once(parameters: int, batch: int) -> int:
-    """Return how many clients train at once by default: more of them if models and batches are small.
+    """Return how many clients train at once by default.
+
+    More clients train at once if models and batches are small.
 
     >>> clients_at_once(7850, batch=100), clients_at_once(7850, batch=6), clients_at_once(10**6, batch=6)
     (64, 256, 64)

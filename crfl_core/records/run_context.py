@@ -36,10 +36,16 @@ class RunContext:
 
     @property
     def features(self) -> Tensor:
-        """Return all training inputs as the model sees them, as floats, (m, features)."""
+        """Return the model's view of all training inputs, (m, features).
+
+        The inputs are floats.
+        """
         floats: Tensor = as_floats(self.feature_rows)
         return floats
 
     def features_of(self, rows: Tensor | slice) -> Tensor:
-        """Return some rows of `features`, by row numbers, a mask or a slice."""
+        """Return some rows of `features`.
+
+        They are chosen by row numbers, a mask or a slice.
+        """
         return self.feature_rows[rows]

@@ -58,7 +58,9 @@ def value_at(schedule: Schedule, number: int) -> float:
 
 
 def values(schedule: Schedule, total: int) -> tuple[float, ...]:
-    """Return the values of all rounds 1..total; a list of another length is a `ValueError`.
+    """Return the values of all rounds 1..total.
+
+    Raises `ValueError` for a list of another length.
 
     >>> values((0.1, 0.2), 3)
     Traceback (most recent call last):
@@ -75,10 +77,11 @@ def check_length(schedule: Schedule, total: int) -> None:
 
 
 def rounds_to_check(schedule: Schedule, total: int) -> Sequence[int]:
-    """Return rounds of 1..total whose values show whether all are whole, positive and finite.
+    """Return the rounds whose values decide whether a schedule is valid.
 
-    The first round with another value is among them. Of a line these are the ends, and where it passes 0 or 1: a run
-    may have more rounds than can be checked one by one. A list of another length is a `ValueError`.
+    They are among 1..total, and show whether all values are whole, positive and finite. The first round with another
+    value is among them. Of a line these are the ends, and where it passes 0 or 1: a run may have more rounds than can
+    be checked one by one. A list of another length is a `ValueError`.
 
     >>> rounds_to_check(0.1, 10**12), rounds_to_check(Linear(start=1.0, slope=-0.5), 10**12)
     ((1,), (1, 2, 3, 4, 1000000000000))
@@ -94,12 +97,17 @@ def rounds_to_check(schedule: Schedule, total: int) -> Sequence[int]:
 
 
 def client_schedules(schedule: Schedule | PerClient[Schedule]) -> tuple[Schedule, ...]:
-    """Return the schedules of all clients; a single one if they share it."""
+    """Return the schedules of all clients.
+
+    The tuple has one entry if they share a schedule.
+    """
     return schedule.per_client if isinstance(schedule, PerClient) else (schedule,)
 
 
 def client_values(schedule: Schedule | PerClient[Schedule], clients: int, number: int) -> NDArray[np.float64]:
-    """Return the value of every client in round t = 1, 2, ...; one schedule per client, or one for all.
+    """Return the value of every client in a round.
+
+    Rounds are counted from 1. Every client has its own schedule, or all share one.
 
     >>> client_values(PerClient(per_client=(0.5, (0.1, 0.2))), 2, number=2)
     array([0.5, 0.2])
@@ -143,7 +151,9 @@ ThreatRounds = Rounds | AnyRounds | Literal["any", "every"]
 
 
 def max_attacked_rounds(rounds: ThreatRounds) -> int | None:
-    """Return in how many of the rounds an attack happens at most, if it is not known in which; None: in all.
+    """Return the largest number of attacked rounds, if they are unknown.
+
+    None means that the attack may happen in all of `rounds`.
 
     >>> max_attacked_rounds("any"), max_attacked_rounds(AnyRounds(any=3)), max_attacked_rounds("every")
     (1, 3, None)

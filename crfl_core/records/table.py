@@ -22,9 +22,10 @@ def refuse_non_integer(value: object) -> object:
 
 
 def make_strict(schema: Any) -> Any:
-    """Return a pydantic schema that accepts numbers and booleans only as such, at any depth.
+    """Return a pydantic schema that accepts numbers and booleans strictly.
 
-    pydantic's own strict mode would also refuse `1e5` as an integer, and the lists of a file as tuples.
+    It accepts them only as such, at any depth. pydantic's own strict mode would also refuse `1e5` as an integer, and
+    the lists of a file as tuples.
     """
     if isinstance(schema, list | tuple):
         return type(schema)(map(make_strict, schema))
@@ -41,7 +42,10 @@ def make_strict(schema: Any) -> Any:
 
 
 def build_key_error(problem: str, key: str, message: str) -> PydanticCustomError:
-    """Build the error about one key of a table, for a validator of the whole table."""
+    """Build the error about one key of a table.
+
+    It is for a validator of the whole table.
+    """
     context = {"message": " ".join(message.split()), "key": key}
     return PydanticCustomError(problem, "{message}", context)
 
@@ -87,7 +91,9 @@ COMMON_NAMES = {
 
 
 def suggest_key(name: str, known: Collection[str]) -> str:
-    """Return a phrase that offers the known keys which an unknown one may mean, or an empty string.
+    """Return a phrase that offers known keys for an unknown one.
+
+    It is empty if no known key fits.
 
     >>> suggest_key("lr", ["learning_rate", "steps"]), suggest_key("lr", ["training", "server"])
     ("did you mean 'learning_rate'?", "did you mean 'training.learning_rate'?")
@@ -108,7 +114,7 @@ class DefaultTable(dict[str, Any]):
 
     @classmethod
     def mark(cls, tree: Any) -> Any:
-        """Return a tree in which every table with a `type` is a default."""
+        """Mark every table with a `type` in a tree as default."""
         if isinstance(tree, list | tuple):
             return type(tree)(map(cls.mark, tree))
         if not isinstance(tree, Mapping):
@@ -129,14 +135,17 @@ class RetypedTable(dict[str, Any]):
         self.inherited = frozenset(inherited)
 
     def copy_without(self, written: Iterable[str]) -> RetypedTable:
-        """Return a copy in which these settings count as written for the new type."""
+        """Return a copy in which these settings count as written.
+
+        They were written for the new type.
+        """
         return RetypedTable(self, self.inherited - set(written))
 
     def fit(self, table: type[BaseModel], who: str, context: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the settings that a table has; the list `left_out` of the context gets a sentence about the others.
+        """Return the settings that a table has.
 
-        A table that takes any key keeps everything. What is not inherited stays: the table may refuse it. `who` begins
-        the sentence.
+        The list `left_out` of the context gets a sentence about the others. A table that takes any key keeps
+        everything. What is not inherited stays: the table may refuse it. `who` begins the sentence.
         """
         if table.model_config.get("extra") == "allow":
             return dict(self)
@@ -162,7 +171,10 @@ class Table(BaseModel):
 
     @classmethod
     def type_names(cls) -> tuple[str, ...]:
-        """Return the values of `type` that stand for this table; none if it has no `type`."""
+        """Return the values of `type` that stand for this table.
+
+        The tuple is empty if it has no `type`.
+        """
         return get_args(cls.model_fields["type"].annotation) if "type" in cls.model_fields else ()
 
     @model_validator(mode="before")

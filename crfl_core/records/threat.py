@@ -71,7 +71,9 @@ class Threat(Table):
         return self.rounds_at_most is not None and len(set(rounds)) > self.rounds_at_most
 
     def excess(self, realised: Threat) -> tuple[str, ...]:
-        """Return where a real attack exceeds this threat, compared exactly; empty if covered.
+        """Return the ways in which a real attack exceeds this threat.
+
+        The comparison is exact. The tuple is empty if this threat covers the attack.
 
         >>> assumed = Threat(clients=1, rounds=(10,), poison_ratio=0.05, scale=10)
         >>> assumed.excess(assumed.model_copy(update={"scale": 50.0}))
@@ -97,7 +99,9 @@ class Threat(Table):
         return tuple(found)
 
     def enlarge(self, shares: float, sizes: float) -> Threat:
-        """Enlarge all shares and sizes by a relative amount; a scale of 1 stays 1.
+        """Enlarge all shares and sizes by a relative amount.
+
+        A scale of 1 stays 1.
 
         >>> Threat(clients=1, rounds=(10,), poison_ratio=0.05, scale=10).enlarge(shares=0.5, sizes=0.1).scale
         11.0
@@ -145,7 +149,9 @@ class ThreatSettings(Table):
     clean_world: CleanWorld | None = Field(None, description="what the attacked run is compared with")
 
     def resolve(self, attack: Threat | None, total_rounds: int) -> Threat:
-        """Return the complete threat of a run; `attack` is what its attack did, if there was one.
+        """Return the complete threat of a run.
+
+        `attack` is what its attack did, if it had one.
 
         >>> ThreatSettings(scale=5).resolve(None, total_rounds=30).rounds
         (30,)

@@ -50,7 +50,10 @@ class NoisyModels:
         return self.copies or len(self.models)
 
     def chunks(self) -> Iterator[Tensor]:
-        """Iterate over chunks of models, (k, P), each valid until the next one is drawn."""
+        """Iterate over chunks of models, (k, P).
+
+        Each chunk is valid until the next one is drawn.
+        """
         if self.copies:
             assert self.streams is not None
             return draw_noisy_models(self.models[0], self.noise_std, self.copies, self.streams, self.purpose)
@@ -90,7 +93,10 @@ def split_samples(samples: int) -> list[slice]:
 
 
 def count_votes(model: BoundModel, chunks: Iterator[Tensor], blocks: Sequence[Tensor]) -> list[NDArray[np.int64]]:
-    """Count how many models of all chunks choose each class, (m, C), for every block of samples."""
+    """Count the models that choose each class, (m, C), per block.
+
+    It counts the models of all chunks on every block of samples.
+    """
     totals: list[NDArray[np.int64]] = []
     for models in chunks:
         counts = model.vote_counter(models)
@@ -103,9 +109,10 @@ def count_votes(model: BoundModel, chunks: Iterator[Tensor], blocks: Sequence[Te
 
 
 def draw_noisy_models(parameters: Tensor, std: float, count: int, streams: Streams, purpose: str) -> Iterator[Tensor]:
-    """Draw `count` copies `w + N(0, std^2 I)` in chunks (k, P), each valid until the next one is drawn.
+    """Draw `count` noisy copies `w + N(0, std^2 I)` in chunks.
 
-    Every `COPIES_PER_STREAM` copies have a random stream, so the draws depend on neither chunks nor threads.
+    A chunk is (k, P), and is valid until the next one is drawn. Every `COPIES_PER_STREAM` copies have a random stream,
+    so the draws depend on neither chunks nor threads.
     """
     import torch
 

@@ -84,7 +84,10 @@ class VoteRequest:
 
     @property
     def needs_training(self) -> bool:
-        """Return whether the answer needs rounds to be trained again, which takes long."""
+        """Return whether the answer needs rounds to be trained again.
+
+        Training them takes long.
+        """
         return self.kind == "continuations"
 
 
@@ -104,7 +107,10 @@ class Votes:
 
     @classmethod
     def array_names(cls) -> tuple[str, ...]:
-        """Return the names of the arrays, each with an entry or a row per sample."""
+        """Return the names of the arrays.
+
+        Each array has an entry or a row per sample.
+        """
         return tuple(field.name for field in fields(cls) if field.name not in ("request", "settings"))
 
     def expect(self, kind: type[VotesType]) -> VotesType:

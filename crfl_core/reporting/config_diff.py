@@ -16,7 +16,10 @@ Flat = dict[str, Any]
 
 
 def read_config(directory: RunDirectory) -> dict[str, Any]:
-    """Read the config of a run as a table; its plugins need not be installed."""
+    """Read the config of a run as a table.
+
+    Its plugins need not be installed.
+    """
     try:
         return tomllib.loads(directory.read_unverified("config.toml").decode())
     except ValueError as error:
@@ -24,7 +27,9 @@ def read_config(directory: RunDirectory) -> dict[str, Any]:
 
 
 def flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value under its dotted key; items of lists of tables are numbered.
+    """Yield every value under its dotted key.
+
+    Items of lists of tables are numbered.
 
     >>> dict(flatten({"server": {"clip_norm": 2.0}, "aggregation": [{"type": "rfa"}]}))
     {'server.clip_norm': 2.0, 'aggregation.0.type': 'rfa'}
@@ -40,9 +45,10 @@ def flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def differences(configs: Sequence[Mapping[str, Any]]) -> list[Flat]:
-    """Return what each config says about the keys in which they differ, seeds included.
+    """Return each config's values for the keys in which they differ.
 
-    Options of a plugin are compared among configs with plugins of the same types: those of others are other questions.
+    Seeds are included. Options of a plugin are compared among configs with plugins of the same types: those of others
+    are other questions.
 
     >>> far, near = ({"attack": {"type": "scaled", "scale": scale, "seen": 1}} for scale in (9, 2))
     >>> differences([far, near, {"attack": {"type": "flipped", "seen": 2}}])[1:]

@@ -42,7 +42,10 @@ COLUMNS = (
 
 
 def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
-    """Write one row per guarantee and sample; cells are empty where nothing is certified."""
+    """Write one row per guarantee and sample.
+
+    Cells are empty where nothing is certified.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -52,7 +55,10 @@ def certificate_csv(guarantees: Sequence[CertificateResult]) -> bytes:
 
 
 def collective_csv(curves: Sequence[CollectiveCurve]) -> bytes:
-    """Write collective certified accuracy: one row per test set and number of clients; empty if not computed."""
+    """Write collective certified accuracy as CSV.
+
+    It has one row per test set and number of clients. A cell is empty if the accuracy was not computed.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(("set", "clients", "of_clients", "collective_certified_accuracy", "exact"))
@@ -64,7 +70,10 @@ def collective_csv(curves: Sequence[CollectiveCurve]) -> bytes:
 
 
 def trigger_csv(curves: Sequence[Curve]) -> bytes:
-    """Write the certified accuracy of the backdoor level: one row per test set, number of clients and trigger norm."""
+    """Write the certified accuracy of the backdoor level as CSV.
+
+    It has one row per test set, number of clients and trigger norm.
+    """
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(("set", "clients", "trigger_norm", "certified_accuracy"))
@@ -76,7 +85,10 @@ def trigger_csv(curves: Sequence[Curve]) -> bytes:
 
 
 def prediction_csv(prediction: Prediction) -> bytes:
-    """Write one row per input: its class, and prediction, radius and directions of every certificate and level."""
+    """Write one row per input.
+
+    A row has the input's class, and prediction, radius and directions of every certificate and level.
+    """
     columns = prediction_columns(prediction)
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -86,7 +98,10 @@ def prediction_csv(prediction: Prediction) -> bytes:
 
 
 def prediction_json(prediction: Prediction) -> bytes:
-    """Write the predictions as a list of objects: radii as numbers, and null where the table has an empty cell."""
+    """Write the predictions as a list of objects.
+
+    Radii are numbers. An empty cell of the table becomes null.
+    """
     columns = prediction_columns(prediction)
     for name, column in columns.items():
         if name.endswith(".prediction"):
@@ -153,7 +168,10 @@ def number_cells(values: NDArray[np.float64]) -> list[str]:
 
 
 def metrics_json(metrics: LedgerRecord) -> str:
-    """Write the text of metrics.json, with every list of numbers on one line."""
+    """Write the text of `metrics.json`.
+
+    Every list of numbers is on one line.
+    """
     return NUMBER_LIST.sub(lambda match: f"[{' '.join(match[1].split())}]", metrics.model_dump_json(indent=2))
 
 

@@ -134,7 +134,10 @@ class ClassHistogram(LedgerRecord):
         class_names: tuple[str, ...],
         client_names: tuple[str, ...] = (),
     ) -> ClassHistogram:
-        """Return the histogram of a split; `partition` has the rows of each client."""
+        """Return the histogram of a split.
+
+        `partition` has the rows of each client.
+        """
         if not all(map(is_local, partition)):
             return cls(classes=("not known here",), clients=client_names, counts=(tuple(map(len, partition)),))
         shape = len(class_names), len(partition)
@@ -192,7 +195,10 @@ class Metrics(LedgerRecord):
 
     @property
     def summary(self) -> str:
-        """Return the main numbers on one line: accuracy, attack success rate, and the names of the certificates."""
+        """Return the main numbers on one line.
+
+        They are accuracy, attack success rate, and the names of the certificates.
+        """
         parts = [f"accuracy {self.accuracy:.3f}"]
         if self.backdoor is not None:
             parts.append(f"attack success rate {self.backdoor.success_rate:.3f}")
@@ -204,9 +210,9 @@ class Metrics(LedgerRecord):
         return "; ".join(parts)
 
     def proven_accuracy(self, clients: float) -> tuple[float, Curve] | None:
-        """Return the largest certified accuracy on clean samples against that many clients, and its curve.
+        """Return the largest certified clean accuracy and its curve.
 
-        Only what is a proof without conditions counts; None if there is none.
+        It holds against that many clients. Only a proof without conditions counts. None if the run has no such proof.
         """
         found = [
             (curve.certified_accuracy[curve.radii.index(clients)], curve)
@@ -218,7 +224,11 @@ class Metrics(LedgerRecord):
         return max(found, key=lambda one: one[0], default=None)
 
     def clients_above_baseline(self) -> float | None:
-        """Return the most clients against whom more is proved than the server reaches alone; None if there are none."""
+        """Return the most clients whose proof beats the server alone.
+
+        Against that many, more is proved than the server reaches on its own samples. None if no number of clients is
+        like this.
+        """
         baseline = self.trusted_baseline
         if baseline is None:
             return None
@@ -229,7 +239,10 @@ class Metrics(LedgerRecord):
 
 
 def measure_attackers(ledger: Ledger, attack: Attack | None = None) -> Attackers | None:
-    """Measure the attackers' share of a run; None if there was no attack."""
+    """Measure the attackers' share of a run.
+
+    None if no client attacked.
+    """
     numbers = np.unique(ledger.clients.round[ledger.clients.attacking])
     if not len(numbers):
         return None
@@ -252,9 +265,10 @@ def measure_attackers(ledger: Ledger, attack: Attack | None = None) -> Attackers
 def compute_curves(
     guarantees: Sequence[CertificateResult], radii: Sequence[float] | None, attackers: int = 0
 ) -> tuple[Curve, ...]:
-    """Compute the curves of guarantees, at the given radii, else on grids that a level's test sets share.
+    """Compute the curves of guarantees.
 
-    Curves about clients also have a point at the assumed number of `attackers`, which is what the user asks about.
+    They are at the given radii, or else on grids that a level's test sets share. Curves about clients also have a point
+    at the assumed number of `attackers`, which is what the user asks about.
     """
     grids: dict[tuple[str, str], tuple[float, ...]] = {}
     for certified in guarantees:
@@ -268,7 +282,10 @@ def compute_curves(
 
 
 def collective_curve(certified: CertificateResult, found: CollectiveGuarantee, of_clients: int) -> CollectiveCurve:
-    """Return the curve of a collective guarantee; `certified` is that of single predictions."""
+    """Return the curve of a collective guarantee.
+
+    `certified` is that of single predictions.
+    """
     samples = len(certified.labels)
     return CollectiveCurve(
         certificate=certified.certificate,
@@ -324,18 +341,26 @@ def compute_curve(certified: CertificateResult, grid: tuple[float, ...]) -> Curv
 
 
 def certified_shares(guarantee: Guarantee, labels: NDArray[np.int64], grid: Sequence[float]) -> tuple[float, ...]:
-    """Return the share of samples that are right and certified, at every radius of a grid."""
+    """Return the shares of right and certified samples.
+
+    They are shares of all samples, one for every radius of a grid.
+    """
     reaches = guarantee.radius[:, None] >= np.asarray(grid)[None, :]
     return sample_shares(reaches & (guarantee.prediction == labels)[:, None])
 
 
 def sample_shares(holds: NDArray[np.bool_]) -> tuple[float, ...]:
-    """Return the share of all samples, (m, k), for which a condition holds, at every radius."""
+    """Return the share of samples for which a condition holds.
+
+    `holds` is (m, k), for m samples. The result has a share for each of the k radii.
+    """
     return tuple(map(float, holds.mean(axis=0)))
 
 
 def median_radius(radius: Array) -> float | None:
-    """Return the largest radius that at least half of all samples reach; uncertified samples reach none.
+    """Return the largest radius that half of all samples reach.
+
+    At least half of them do. Uncertified samples reach no radius.
 
     >>> median_radius(np.array([np.nan, 2.0, np.inf, 3.0])), median_radius(np.array([np.nan, np.nan, np.inf]))
     (3.0, None)
@@ -346,7 +371,9 @@ def median_radius(radius: Array) -> float | None:
 
 
 def default_grid(radius: Array, level: Level = "feature") -> tuple[float, ...]:
-    """Return round numbers from 0 to the largest finite radius, whole ones for clients, and infinity if reached.
+    """Return round numbers from 0 to the largest finite radius.
+
+    They are whole for clients. Infinity is included if a sample reaches it.
 
     >>> default_grid(np.array([0.17, 0.93, np.nan]))
     (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -62,7 +62,10 @@ def answers_frame(results: Results, rows: str) -> DataFrame:
 
 
 def import_data_frame(rows: str, kinds: Sequence[str]) -> type[DataFrame]:
-    """Import the class of data frames. Raises `ConfigError` without such rows or without pandas."""
+    """Import the class of data frames.
+
+    Raises `ConfigError` without such rows or without pandas.
+    """
     if rows not in kinds:
         raise ConfigError(
             f"there are no rows {rows!r}: {suggest_names(rows, kinds) or 'there are ' + ', '.join(kinds)}"
@@ -76,7 +79,10 @@ def import_data_frame(rows: str, kinds: Sequence[str]) -> type[DataFrame]:
 
 
 def samples_frame(certified: Sequence[CertificateResult]) -> DataFrame:
-    """Return a data frame with a row for every guarantee of every sample."""
+    """Return a data frame of all guarantees.
+
+    It has a row for every guarantee of every sample.
+    """
     from pandas import DataFrame, to_numeric
 
     table = DataFrame(
@@ -88,7 +94,10 @@ def samples_frame(certified: Sequence[CertificateResult]) -> DataFrame:
 
 
 def curve_points(curve: Curve) -> Iterator[dict[str, Any]]:
-    """Yield one row for every radius of a curve; shares for any round are None if not computed."""
+    """Yield one row for every radius of a curve.
+
+    Shares for any round are None if not computed.
+    """
     shared = {name: getattr(curve, name) for name in CURVE_COLUMNS} | {"directions": "+".join(curve.directions)}
     for number, radius in enumerate(curve.radii):
         shares = {name: values[number] if (values := getattr(curve, name)) else None for name in SHARE_COLUMNS}
@@ -114,7 +123,10 @@ def run_html(run: RunResult) -> str:
 def results_html(
     curves: Iterable[Curve], refused: Mapping[str, str], collective: Iterable[CollectiveCurve] = ()
 ) -> str:
-    """Return the guarantees as HTML: a table for each certificate and level, and refused certificates."""
+    """Return the guarantees as HTML.
+
+    It has a table for each certificate and level, and the refused certificates.
+    """
     parts = [curves_html([*together]) for _, together in groupby(curves, key=table_key)]
     parts += [f"<p>{escape(line)}</p>" for line in collective_sentences([*collective])]
     parts += [f"<p>certificate {escape(name)} refused: {escape(why)}</p>" for name, why in refused.items()]
@@ -137,13 +149,19 @@ def curves_html(curves: Sequence[Curve]) -> str:
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return an HTML table; the first cell of a row is its name."""
+    """Return an HTML table.
+
+    The first cell of a row is its name.
+    """
     lines = [html_row("", heads)] if heads else []
     lines += [html_row(f"<th>{escape(first)}</th>", cells) for first, *cells in rows]
     return f"<table>{''.join(lines)}</table>"
 
 
 def html_row(start: str, cells: Sequence[str]) -> str:
-    """Return a row of a table: cells after its name, or the headings of columns if it has none."""
+    """Return a row of a table.
+
+    It has the cells after its name. Without a name, it has the headings of columns.
+    """
     tag = "td" if start else "th"
     return f"<tr>{start}{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -40,7 +40,10 @@ def show_guarantees(
     end: Sequence[str],
     collective: Sequence[CollectiveCurve] = (),
 ) -> None:
-    """Print what is certified on the clean test set, between other lines; rows that do not fit are counted."""
+    """Print what is certified on the clean test set.
+
+    The lines of `head` stand above it, and those of `end` below. Rows that do not fit are counted.
+    """
     remarks = [*refusal_remarks(audit), *condition_remarks(curves), *list_remarks(audit), *label_remarks(curves)]
     blocks = list(blocks_of(curves))
     together = collective_block(collective)
@@ -81,7 +84,10 @@ def show_remarks(console: Console, remarks: Sequence[str], room: int) -> None:
 
 
 def fit_blocks(blocks: Sequence[Block], room: int) -> tuple[list[Block], int]:
-    """Return the first rows of all blocks that fit, each block under a heading, and how many rows do not fit."""
+    """Return the first rows of all blocks that fit.
+
+    Each block is under a heading. Also return how many rows do not fit.
+    """
     kept = []
     left_out = 0
     for block in blocks:
@@ -99,7 +105,10 @@ def height(lines: Iterable[str], width: int) -> int:
 
 
 def line_height(line: str, width: int) -> int:
-    """Return about how many lines of a terminal one line takes; words are not broken."""
+    """Return about how many lines of a terminal one line takes.
+
+    Words are not broken.
+    """
     return max(1, -(-len(line) // max(1, width - 8)))
 
 
@@ -170,9 +179,9 @@ def collective_block(curves: Sequence[CollectiveCurve]) -> Block | None:
 
 
 def collective_sentences(curves: Sequence[CollectiveCurve]) -> Iterator[str]:
-    """Yield the statement of each curve for the largest number of clients at which half of the samples stay right.
+    """Yield the statement of each curve for one number of clients.
 
-    Otherwise it is about the smallest number.
+    It is the largest at which half of the samples stay right. If fewer than half always do, it is the smallest number.
     """
     for curve in curves:
         shares = zip(curve.clients, curve.collective_accuracy, strict=True)
@@ -181,7 +190,10 @@ def collective_sentences(curves: Sequence[CollectiveCurve]) -> Iterator[str]:
 
 
 def rows_of(curve: Curve, radii: Sequence[float]) -> Iterator[SummaryRow]:
-    """Yield a row for attacks in any round, if computed, and one for the rounds of the attack if it differs."""
+    """Yield the rows of a curve.
+
+    One row is for attacks in any round, if computed. Another is for the rounds of the attack, if it differs.
+    """
     name = curve.certificate + ("*" if curve.label else "") + ("+" if curve.conditional else "")
     if curve.any_round_accuracy:
         unknown = "any round" if curve.rounds.startswith("round ") else "any such rounds"
@@ -191,7 +203,9 @@ def rows_of(curve: Curve, radii: Sequence[float]) -> Iterator[SummaryRow]:
 
 
 def shares_at(radii: Sequence[float], known: Sequence[float], shares: Sequence[float]) -> tuple[float | None, ...]:
-    """Return a falling curve at other radii than its own: None where it is not known.
+    """Return a falling curve at other radii than its own.
+
+    It is None where it is not known.
 
     >>> shares_at([0, 1, 2, 3], [0, 2], [0.9, 0.9]), shares_at([0, 1, 2], [0, 2], [0.9, 0.5])
     ((0.9, 0.9, 0.9, None), (0.9, None, 0.5))
@@ -205,7 +219,10 @@ def shares_at(radii: Sequence[float], known: Sequence[float], shares: Sequence[f
 
 
 def block_table(block: Block, name: int, width: int) -> Table:
-    """Return the table of a level, as wide as the terminal: equal columns are joined, surplus ones left out."""
+    """Return the table of a level, as wide as the terminal.
+
+    Equal columns are joined, and surplus ones are left out.
+    """
     when = max(len("every round"), *(len(row.rounds) for row in block.rows))
     columns = choose_columns(list(join_columns(block)), max(1, (width - name - when - 2) // (CELL_COLUMNS + 1)))
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
@@ -221,7 +238,10 @@ def block_table(block: Block, name: int, width: int) -> Table:
 
 
 def join_columns(block: Block) -> Iterator[tuple[str, int]]:
-    """Yield the columns: a title, and the last of the radii between which no row changes."""
+    """Yield the columns of a block.
+
+    A column has a title, and the last of the radii between which no row changes.
+    """
     places = range(len(block.radii))
     for _, same in groupby(places, key=lambda place: tuple(row.shares[place] for row in block.rows)):
         alike = list(same)
@@ -249,7 +269,10 @@ def refusal_remarks(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def condition_remarks(curves: Iterable[Curve]) -> Iterator[str]:
-    """Yield the conditions of the numbers, once for all certificates that share one."""
+    """Yield the conditions of the numbers.
+
+    A condition appears once for all certificates that share it.
+    """
     names: dict[str, list[str]] = {}
     for curve in curves:
         for condition in curve.conditional:
@@ -271,7 +294,10 @@ def list_remarks(audit: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def label_remarks(curves: Iterable[Curve]) -> Iterator[str]:
-    """Yield the labels of certificates that prove nothing, and the statements of the others."""
+    """Yield the labels of certificates, then their statements.
+
+    The labelled certificates prove nothing. The statements are those of the others.
+    """
     labels = dict.fromkeys((curve.certificate, curve.label) for curve in curves if curve.label)
     for certificate, label in labels:
         yield f"* {certificate}: {label}"
@@ -294,6 +320,9 @@ def format_share(value: float) -> str:
 
 
 def shorten(line: str, width: int) -> str:
-    """Shorten a remark to two lines of a terminal; the full report has all of it."""
+    """Shorten a remark to two lines of a terminal.
+
+    The full report has all of it.
+    """
     longest = max(40, 2 * (width - 8))
     return line if len(line) <= longest else f"{line[: longest - 4]} ..."

@@ -82,7 +82,10 @@ def collective_table(curve: CollectiveCurve) -> RenderableType:
 
 
 def headline(name: str, metrics: Metrics) -> RenderableType:
-    """Return a table of clients, accuracy and attack success rate of the trained model."""
+    """Return a table of the trained model.
+
+    It has clients, accuracy and attack success rate.
+    """
     sizes = metrics.partition.sizes
     table = Table(title=f"{name}: the trained model", box=box.SIMPLE, title_justify="left", show_header=False)
     table.add_column()
@@ -112,12 +115,18 @@ def headline(name: str, metrics: Metrics) -> RenderableType:
 
 
 def format_weight_share(value: float | None) -> str:
-    """Format a share of the weights; there is none if the weights do not determine the aggregate."""
+    """Format a share of the weights.
+
+    `value` is None if the weights do not determine the aggregate.
+    """
     return "not in the weights" if value is None else f"{value:.3f}"
 
 
 def effect_table(effect: Mapping[str, float | None]) -> RenderableType:
-    """Return a table of the attacked model beside one that was trained without the attack."""
+    """Return a table of the attacked model beside the clean one.
+
+    The clean model was trained without the attack.
+    """
     table = Table(title="what the attack changed", box=box.SIMPLE, title_justify="left")
     for column in ("", "attacked model", "clean model"):
         table.add_column(column, justify="right" if column else "left")
@@ -129,9 +138,10 @@ def effect_table(effect: Mapping[str, float | None]) -> RenderableType:
 
 
 def curve_table(curves: Sequence[Curve]) -> RenderableType:
-    """Return certified accuracy by radius, for every test set of one certificate and level.
+    """Return certified accuracy by radius.
 
-    For attacks in any round first, if that was asked, and beside it for the rounds of the attack; else the rate.
+    It has a column for every test set of one certificate and level. For attacks in any round first, if that was asked,
+    and beside it for the rounds of the attack; else the rate.
     """
     first = curves[0]
     label = f" ({first.label})" if first.label else ""
@@ -150,7 +160,10 @@ def curve_table(curves: Sequence[Curve]) -> RenderableType:
 
 
 def add_client_columns(table: Table, curve: Curve) -> Table:
-    """Add the certified accuracy of the backdoor level by malicious clients, on the clean test set."""
+    """Add the backdoor level's certified accuracy by malicious clients.
+
+    It is that on the clean test set.
+    """
     for clients in range(len(curve.by_clients)):
         table.add_column(f"{clients} client{'s' if clients != 1 else ''}", justify="right")
     for row, norm in enumerate(curve.radii):
@@ -186,7 +199,10 @@ def footnotes(curves: Sequence[Curve]) -> list[str]:
 
 
 def audit_table(audit: Sequence[dict[str, Any]], width: int) -> RenderableType:
-    """Return the assumptions of all certificates, shared ones once. Narrow terminals get a list."""
+    """Return the assumptions of all certificates.
+
+    Shared ones appear once. Narrow terminals get a list.
+    """
     users: dict[tuple[str, ...], list[str]] = {}
     for entry in audit:
         for check in entry["checks"]:

@@ -31,7 +31,10 @@ class Claim(NamedTuple):
 
 
 def run_verdict(metrics: Metrics, audit: Sequence[Mapping[str, Any]]) -> str:
-    """Say in one or two sentences what a run proves about the clean test set; `audit` is that of audit.json."""
+    """Say what a run proves about the clean test set.
+
+    The text has one or two sentences. `audit` is that of `audit.json`.
+    """
     clients = len(metrics.partition.sizes)
     return verdict(metrics.curves, metrics.refused, audit, clients=clients, attackers=metrics.assumed_attackers)
 
@@ -44,10 +47,11 @@ def verdict(
     clients: int,
     attackers: int,
 ) -> str:
-    """Say in one or two sentences what is certified on the clean test set, by the certificate that proves most.
+    """Say what is certified on the clean test set.
 
-    The number of malicious clients is the one that the threat assumes, of `clients` in all. Proofs without conditions
-    come first, then those against clients, then the largest share.
+    The text has one or two sentences, about the certificate that proves most. The number of malicious clients is the
+    one that the threat assumes, of `clients` in all. Proofs without conditions come first, then those against clients,
+    then the largest share.
     """
     shown = [curve for curve in curves if curve.test_set == "clean"]
     proofs = [curve for curve in shown if not curve.label]
@@ -76,7 +80,10 @@ def verdict(
 
 
 def why_nothing(curves: Iterable[Curve], refused: Collection[str]) -> str:
-    """Say why there is no proof: certificates that claim none, that are refused, or that were not asked for."""
+    """Say why nothing is proved.
+
+    Certificates claim no proof, are refused, or were not asked for.
+    """
     labels = dict.fromkeys(f"{curve.certificate} is a {curve.label}" for curve in curves)
     if labels:
         return "; ".join(labels)
@@ -84,19 +91,21 @@ def why_nothing(curves: Iterable[Curve], refused: Collection[str]) -> str:
 
 
 def best_claim(curves: Iterable[Curve], attackers: int, pools: Mapping[str, str]) -> Claim:
-    """Return the strongest claim: against clients if there is one, then the one about the largest share.
+    """Return the strongest claim.
 
-    `pools` says of which clients each certificate counts attackers: of all of them, or of the named ones.
+    A claim against clients comes first, then the one about the largest share. `pools` says of which clients each
+    certificate counts attackers: of all of them, or of the named ones.
     """
     claims = [make_claim(curve, attackers, pools[curve.certificate]) for curve in curves]
     return max(claims, key=lambda claim: (claim.curve.level == "client", claim.share))
 
 
 def make_claim(curve: Curve, attackers: int, pool: str) -> Claim:
-    """Return what a curve says about this number of malicious clients, or the next larger one that it knows.
+    """Return what a curve says about this number of clients.
 
-    If attacks in unknown rounds were asked as well, that answer counts: it covers more. At other levels, the claim is
-    about the largest attack that half of the samples withstand.
+    The clients are malicious. The number may be the next larger one that the curve knows. If attacks in unknown rounds
+    were asked as well, that answer counts: it covers more. At other levels, the claim is about the largest attack that
+    half of the samples withstand.
     """
     if curve.level == "client":
         shares = curve.any_round_accuracy or curve.certified_accuracy
@@ -114,13 +123,19 @@ def make_claim(curve: Curve, attackers: int, pool: str) -> Claim:
 
 
 def any_clients(curve: Curve, number: int, pool: str) -> str:
-    """Say who may do anything, and when: "did" if the statement is only about attackers of this run."""
+    """Say which clients may do anything, and when.
+
+    The verb is "did" if the statement is only about attackers of this run.
+    """
     verb = ("does" if number == 1 else "do") if "forward" in curve.directions else "did"
     return f"any {number} of {pool} clients {verb}, {attacked_rounds(curve)}"
 
 
 def nothing_against(curves: Sequence[Curve], attackers: int, pools: Mapping[str, str]) -> str:
-    """Say that no prediction withstands the assumed attackers, and how many fewer leave a share."""
+    """Say that no prediction withstands the assumed attackers.
+
+    Also say how many fewer leave a share.
+    """
     pool = pools[best_claim(curves, attackers, pools).curve.certificate]
     start = f"Not certified: no correct prediction withstands any {attackers} of {pool} clients"
     for number in range(attackers - 1, 0, -1):
@@ -131,7 +146,11 @@ def nothing_against(curves: Sequence[Curve], attackers: int, pools: Mapping[str,
 
 
 def typical_point(curve: Curve) -> tuple[float, float]:
-    """Return the largest radius at which half of the samples are certified and correct, else the smallest above 0."""
+    """Return the largest radius at which half of the samples hold.
+
+    Those samples are certified and correct. If fewer than half are so at every radius, return the
+    smallest radius above 0.
+    """
     points = [*zip(curve.radii, curve.certified_accuracy, strict=True)]
     half = [point for point in points if point[1] >= 0.5]
     return half[-1] if half else next((point for point in points if point[0] > 0), points[0])
@@ -159,16 +178,20 @@ def count_unchecked(curve: Curve, checks: Iterable[Mapping[str, Any]]) -> str:
 
 
 def statement_text(curve: Curve) -> str:
-    """Say what a guarantee holds for, and what the attacked run is compared with."""
+    """Say what a guarantee holds for.
+
+    Also say what the attacked run is compared with.
+    """
     holds = " and for ".join(READINGS[direction] for direction in curve.directions)
     reading = f"holds for {holds}, " if holds else ""
     return f"{curve.statement}; {reading}compared with {CLEAN_WORLDS[curve.clean_world]}"
 
 
 def attack_text(attackers: Attackers | None, names: Sequence[str] = ()) -> str:
-    """Say which attack ran: who attacked, when, and by how much updates were scaled.
+    """Say which attack ran.
 
-    `names` are those of all clients, if they have names.
+    The text names the attackers and the rounds, and by how much updates were scaled. `names` are those of all clients,
+    if they have names.
     """
     if attackers is None:
         return "no client attacked"

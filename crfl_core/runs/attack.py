@@ -77,7 +77,10 @@ class AttackReport(LedgerRecord):
 
     @property
     def strongest(self) -> float | None:
-        """Return the largest ratio of an effect to its bound; None if nothing was bounded."""
+        """Return the largest ratio of an effect to its bound.
+
+        None if nothing was bounded.
+        """
         return max((one.strongest for one in self.statements if one.strongest is not None), default=None)
 
 
@@ -89,11 +92,11 @@ def attack_certificates(
     certificates: Collection[str] | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> AttackReport:
-    """Attack the certified predictions of a finished run, and report which of them change.
+    """Attack the certified predictions of a finished run.
 
-    `clients` malicious clients attack, by default as many as the threat of the run assumes, in `replays` replays for
-    each level of each certificate; `certificates` chooses some by name. Writes nothing. Raises `CrflError` if the run
-    cannot be replayed here bit for bit.
+    Report which of them change. `clients` malicious clients attack, by default as many as the threat of the run
+    assumes, in `replays` replays for each level of each certificate; `certificates` chooses some by name. Writes
+    nothing. Raises `CrflError` if the run cannot be replayed here bit for bit.
     """
     check_arguments(run, clients, replays, certificates)
     questions = [
@@ -134,7 +137,10 @@ def check_arguments(run: RunResult, clients: int | None, replays: int, certifica
 
 
 def find_statements(questions: Sequence[CertificateQuestion], clients: int | None) -> Iterator[Statement]:
-    """Yield what the certificates say, at every level, in stated rounds and in unknown ones."""
+    """Yield the statements of the certificates at every level.
+
+    They are about stated rounds and about unknown ones.
+    """
     for question in questions:
         threats = [question.threat]
         if question.any_round is not None and not question.any_round.audit.refusal:
@@ -145,7 +151,10 @@ def find_statements(questions: Sequence[CertificateQuestion], clients: int | Non
 
 
 def attack_statement(statement: Statement, worlds: Replays, replays: int) -> AttackedStatement | str:
-    """Replay the attacks on one statement; return why there is nothing to attack."""
+    """Replay the attacks on one statement.
+
+    Return a text that says why, if nothing can be attacked.
+    """
     federation = worlds.federation
     clean = worlds.clean
     aim = take_aim(statement, clean, federation.test_sets["clean"].features, federation, replays)
@@ -159,7 +168,10 @@ def attack_statement(statement: Statement, worlds: Replays, replays: int) -> Att
 
 
 def compare_with_recorded(statement: Statement, worlds: Replays, run: RunResult) -> AttackedStatement | None:
-    """Compare what the attacked run certifies with the replay without attackers; None if that is nothing."""
+    """Compare what the attacked run certifies with the replay without attackers.
+
+    None if the run certifies nothing that can be compared.
+    """
     if statement.threat.rounds_at_most is not None or statement.question.uncovered:
         return None
     if find_obstacle(statement, run.ledger):
@@ -191,7 +203,10 @@ class Comparison:
     strongest: float | None = None
 
     def add(self, attacked: World, *, forward: bool) -> None:
-        """Add an attacked world, read backward, and forward as well if it was attacked for that."""
+        """Add an attacked world, read backward.
+
+        With `forward` it was attacked for the forward direction, and is read in both.
+        """
         self.replays += 1
         pairs = [("backward", attacked, self.clean)]
         if forward:
@@ -231,7 +246,10 @@ class Comparison:
         )
 
     def _note_ratio(self, attacked: World, ledger: Ledger) -> None:
-        """Keep the ratio of the effect of an attack to its bound from a ledger, if it is the largest."""
+        """Keep the largest ratio of an attack's effect to its bound.
+
+        The bound comes from `ledger`.
+        """
         statement = self.statement
         ratio: float | None
         if statement.certificate.groups:
@@ -251,7 +269,10 @@ def as_set(mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> set[int]:
 
 
 def largest_drift(statement: Statement, ledger: Ledger, size: float) -> float:
-    """Return the bound on the drift of an attack of this size, rounding included; infinite if there is none."""
+    """Return the bound on the drift of an attack of this size.
+
+    It includes rounding, and is infinite if the ledger bounds nothing.
+    """
     if statement.looks_at_updates(ledger):
         record = ledger.round(statement.horizon(ledger))
         drifts = record.breakdown or ()
@@ -266,7 +287,10 @@ def largest_drift(statement: Statement, ledger: Ledger, size: float) -> float:
 
 
 def lost_lead(statement: Statement, clean: World, attacked: World) -> float:
-    """Return the largest part of a lead that was lost, of what the attackers can take: two votes of each."""
+    """Return the largest lost part of a lead.
+
+    It is relative to what the attackers can take: two votes of each.
+    """
     labels = statement.compute_guarantee(clean).prediction
     before, after = (
         leads(statement.votes(world).expect(GroupVotes), labels, clean.ledger)[0] for world in (clean, attacked)

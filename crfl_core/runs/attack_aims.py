@@ -69,11 +69,17 @@ class Statement:
         return "every round" if self.certificate.round_scope() == "every" else self.threat.rounds_text
 
     def horizon(self, ledger: Ledger) -> int:
-        """Return the round whose model an attack moves: the last one, or that from which noise is drawn again."""
+        """Return the round whose model an attack moves.
+
+        It is the last one, or that from which noise is drawn again.
+        """
         return self.question.request.resample_from or ledger.facts.rounds
 
     def looks_at_updates(self, ledger: Ledger) -> bool:
-        """Ask whether the rule of the attacked round looks at the updates, so that no fixed weights bound the drift."""
+        """Ask whether the rule of the attacked round looks at the updates.
+
+        If it does, no fixed weights bound the drift.
+        """
         return ledger.round(self.horizon(ledger)).depends == "all"
 
     def allows_any_update(self, ledger: Ledger) -> bool:
@@ -81,12 +87,15 @@ class Statement:
         return self.certificate.groups or self.threat.poison == "update" or self.looks_at_updates(ledger)
 
     def votes(self, world: World) -> Votes:
-        """Return what the final model of a world answers to the certificate's request."""
+        """Answer the certificate's request with the final model of a world."""
         request = self.certificate.request(world.ledger, self.threat, self.question.settings)
         return world.votes(request, self.question.settings)
 
     def certify(self, world: World) -> tuple[Guarantee | None, tuple[Direction, ...], str]:
-        """Return the guarantees in a world and the directions in which they hold, or why they are refused."""
+        """Return a world's guarantees and the directions in which they hold.
+
+        If they are refused, return None and the reason.
+        """
         audit = audit_certificate(self.certificate, world.ledger, self.threat)
         if refusal := audit.refusal or audit.refusal_at(self.level):
             return None, (), refusal
@@ -97,7 +106,10 @@ class Statement:
         return compute_guarantee(self.certificate, world.ledger, self.votes(world), self.threat, self.level)
 
     def predictions(self, world: World) -> Classes:
-        """Return the predicted classes in a world; `ABSTAIN` where sampled votes do not decide."""
+        """Return the predicted classes in a world.
+
+        They are `ABSTAIN` where sampled votes do not decide.
+        """
         votes = self.votes(world)
         if isinstance(votes, LogitVotes):
             winners: Classes = votes.logits.argmax(axis=1)
@@ -111,7 +123,10 @@ class Statement:
 
 
 def find_obstacle(statement: Statement, ledger: Ledger) -> str:
-    """Return why a statement cannot be attacked by replays; empty if it can."""
+    """Return why replays cannot attack a statement.
+
+    The text is empty if they can.
+    """
     threat = statement.threat
     certificate = statement.certificate
     if not certificate.sound:
@@ -150,9 +165,10 @@ class Aim:
 
 
 def choose_size(statement: Statement, guarantee: Guarantee, ledger: Ledger) -> float:
-    """Return the radius to attack: the number of clients, or the median radius, against which half is certified.
+    """Return the radius to attack.
 
-    A poisoned share is at least one sample of a batch.
+    It is the number of clients, or the median radius, against which half is certified. A poisoned share is at least one
+    sample of a batch.
     """
     if statement.level == "client":
         return float(statement.threat.attackers)
@@ -167,7 +183,10 @@ def choose_size(statement: Statement, guarantee: Guarantee, ledger: Ledger) -> f
 
 
 def take_aim(statement: Statement, clean: World, features: Tensor, federation: Federation, replays: int) -> Aim | str:
-    """Choose what to attack by the slack of the certificate; return why there is nothing to attack."""
+    """Choose what to attack by the slack of the certificate.
+
+    Return a text that says why, if nothing can be attacked.
+    """
     guarantee, directions, refusal = statement.certify(clean)
     if guarantee is None:
         return refusal
@@ -189,7 +208,10 @@ def take_aim(statement: Statement, clean: World, features: Tensor, federation: F
 def aim_at_margins(
     statement: Statement, clean: World, logits: Array, guarantee: Guarantee, certified: NDArray[np.bool_]
 ) -> Aim:
-    """Aim at the smallest radii and then margins, with the clients and in the rounds that cost most."""
+    """Aim at the smallest radii and then at the smallest margins.
+
+    The attack uses the clients and the rounds that cost most.
+    """
     ledger = clean.ledger
     threat = statement.threat
     labels = logits.argmax(axis=1)
@@ -221,7 +243,10 @@ def aim_at_margins(
 def aim_at_votes(
     statement: Statement, clean: World, guarantee: Guarantee, certified: NDArray[np.bool_], replays: int
 ) -> Aim:
-    """Aim at the votes with the least room, through the groups that narrow most of their leads."""
+    """Aim at the votes with the least room.
+
+    The attack uses the groups that narrow most of their leads.
+    """
     ledger = clean.ledger
     threat = statement.threat
     groups = ledger.facts.groups
@@ -251,9 +276,10 @@ def aim_at_votes(
 
 
 def leads(votes: GroupVotes, labels: Classes, ledger: Ledger) -> tuple[Array, Array]:
-    """Return the lead that each prediction can spare over each class, (m, C), and what each group takes, (m, C, G).
+    """Return the spare lead over each class, and what groups take.
 
-    Of a Condorcet vote, leads are those of duels.
+    The leads are (m, C): what each prediction can spare over each class. What each group takes is (m, C, G). Of a
+    Condorcet vote, leads are those of duels.
     """
     groups = ledger.facts.groups
     assert groups is not None
@@ -321,7 +347,10 @@ def poison_within(statement: Statement, size: float) -> tuple[PoisonKind, float]
 
 
 def longest_residuals(statement: Statement, ledger: Ledger, number: int) -> Array:
-    """Return how long a residual each client submits in each round, (T, N): as the cap allows, or anything."""
+    """Return the longest residual of each client in each round, (T, N).
+
+    The cap limits its length. Without a cap a client may submit any length.
+    """
     rows = ledger.clients
     longest = UNCAPPED_LENGTHS[number % len(UNCAPPED_LENGTHS)] * (1.0 + float(rows.submitted_norm.max()))
     free = np.full(len(rows), longest)

@@ -79,11 +79,12 @@ def certify(
     save: str | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> WhatIf:
-    """Certify a finished run again with other settings of `threat`, `votes` or `certificates`.
+    """Certify a finished run again with other settings.
 
-    `rounds` asks about attacks in "any" one round, in at most a number of unknown rounds, or in "every"
-    round, as `threat.rounds` does. With `save` the answer is also written to `<run>/what-if/<save>/`. `trackers` are
-    told how far the work is. Raises `ConfigError` for keys that would change training.
+    They are overrides of `threat`, `votes` or `certificates`. `rounds` asks about attacks in "any" one round, in at
+    most a number of unknown rounds, or in "every" round, as `threat.rounds` does. With `save` the answer is also
+    written to `<run>/what-if/<save>/`. `trackers` are told how far the work is. Raises `ConfigError` for keys that
+    would change training.
     """
     if rounds is not None:
         asked = f"{{any = {rounds}}}" if isinstance(rounds, int) else f'"{rounds}"'
@@ -116,7 +117,10 @@ def certify(
 
 
 def load_changed_config(run: RunResult, overrides: Sequence[str]) -> LoadedConfig:
-    """Return the run's config with overrides, which may only change what training does not depend on."""
+    """Return the run's config with overrides.
+
+    They may only change what training does not depend on.
+    """
     for override in overrides:
         key = override.partition("=")[0].strip()
         if not any(key == part or key.startswith(f"{part}.") for part in ASKABLE):
@@ -129,7 +133,10 @@ def load_changed_config(run: RunResult, overrides: Sequence[str]) -> LoadedConfi
 
 
 def find_needs(run: RunResult, certifier: Certifier) -> Needs:
-    """Return what the answer needs: formulas only, new votes of the stored model, or new continuations."""
+    """Return what the answer needs.
+
+    It needs formulas only, new votes of the stored model, or new continuations.
+    """
     asked = [question.request for question in certifier.questions if question.needs_votes]
     missing = [request for request in asked if not has_votes(run.directory, request)]
     if any(request.needs_training for request in missing):
@@ -152,7 +159,10 @@ def answer_question(run: RunResult, config: RunConfig, target: RunDirectory, tra
 
 
 def build_voter(run: RunResult, config: RunConfig, target: RunDirectory, trackers: Sequence[Tracker]) -> Voter:
-    """Return a voter with the run's model and data, after checking that they are the run's."""
+    """Return a voter with the run's model and data.
+
+    Before that, check that they are the run's.
+    """
     over = {"trackers": (), "model": config.model.model_copy(update={"start": None})}  # where it started is recorded
     config = config.model_copy(update=over).with_own_plugins()
     hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in trackers)])
@@ -163,7 +173,10 @@ def build_voter(run: RunResult, config: RunConfig, target: RunDirectory, tracker
 
 
 def rebuild_federation(run: RunResult, config: RunConfig, hooks: Hooks) -> Federation:
-    """Return the federation of a run, built again. Raises `CrflError` unless its data are those of the run."""
+    """Build the federation of a run again.
+
+    Raises `CrflError` unless its data are those of the run.
+    """
     federation = build(config, fitted=run.fitted, on_progress=partial(hooks.report_progress, "feature maps"))
     for name, expected in run.ledger.facts.test_sets.items():
         found = federation.test_sets.get(name)

@@ -107,9 +107,10 @@ class CheckpointWriter:
         digests[ROUNDS] = self._rounds_digests[number]
 
     def note_round(self, progress: Groups, twin: Groups, clients: Sequence[ClientColumns]) -> None:
-        """Note that a round is over, and write a checkpoint if it is time.
+        """Note that a round is over.
 
-        Progress and rows change together: an interrupt comes before both or behind both.
+        Write a checkpoint if it is time. Progress and rows change together: an interrupt comes before both or behind
+        both.
         """
         self._unsaved = progress, twin, [*(self._unsaved[2] if self._unsaved else ()), *clients]
         if time.monotonic() - self._last >= self._seconds:
@@ -124,9 +125,10 @@ class CheckpointWriter:
         self._last = time.monotonic()
 
     def write(self, number: int, tensors: Arrays, clients: Sequence[ClientColumns]) -> None:
-        """Write a checkpoint of a round; `clients` are the rows since the last checkpoint.
+        """Write a checkpoint of a round.
 
-        The rename of the tensor file makes it count. It holds the digests of all else that a resumed run reads.
+        `clients` are the rows since the last checkpoint. The rename of the tensor file makes it count. It holds the
+        digests of all else that a resumed run reads.
         """
         directory = self._directory
         path = directory.path / ROUNDS
@@ -144,7 +146,10 @@ class CheckpointWriter:
 
 
 def continue_rounds(directory: RunDirectory) -> Checkpoint | None:
-    """Read the checkpoint of a run, and cut what was written after it; None if nothing was saved yet."""
+    """Read a run's checkpoint, and cut what was written after it.
+
+    None if nothing was saved yet.
+    """
     saved = read_checkpoint(directory)
     if saved is None:
         remove_checkpoint(directory)
@@ -156,7 +161,10 @@ def continue_rounds(directory: RunDirectory) -> Checkpoint | None:
 
 
 def read_checkpoint(directory: RunDirectory) -> Checkpoint | None:
-    """Read the checkpoint of a run, compared with what the run wrote until then; None if nothing was saved yet."""
+    """Read a run's checkpoint, and compare it with the run's files.
+
+    They must be what the run wrote until then. None if nothing was saved yet.
+    """
     if not (directory.path / SAVED).exists():
         return None
     tensors, notes = directory.read_tensors_and_notes(SAVED)
@@ -176,7 +184,10 @@ def read_checkpoint(directory: RunDirectory) -> Checkpoint | None:
 
 
 def rounds_until(directory: RunDirectory, number: int) -> bytes:
-    """Return the lines of rounds.jsonl up to a round, without those of later rounds."""
+    """Return the lines of `rounds.jsonl` up to and including a round.
+
+    Raises `StoreError` if the file ends earlier.
+    """
     count = number * directory.read_facts(LEDGER, RunFacts).models
     lines = b"".join(directory.read_unverified(ROUNDS).splitlines(keepends=True)[:count])
     if lines.count(b"\n") != count:
@@ -187,7 +198,10 @@ def rounds_until(directory: RunDirectory, number: int) -> bytes:
 
 
 def remove_checkpoint(directory: RunDirectory) -> None:
-    """Remove the checkpoint: training is over, or starts again. Files that the run did not write stay."""
+    """Remove the checkpoint.
+
+    Training is over, or starts again. Files that the run did not write stay.
+    """
     with contextlib.suppress(OSError):
         for name in list_checkpoint_files(directory):
             (directory.path / name).unlink()
@@ -200,7 +214,7 @@ def list_checkpoint_files(directory: RunDirectory) -> list[str]:
 
 
 def progress_to_arrays(progress: Sequence[Progress], models: Sequence[Tensor] | None = None) -> dict[str, NDArray[Any]]:
-    """Return the models and plugin states of a run as arrays by name.
+    """Return a run's models and plugin states as arrays by name.
 
     With the `models` before noise instead, from which continuations start, nothing of what attackers remember. The
     model of a run is (P,), those of several groups are (G, P), and their states are kept apart.
@@ -219,7 +233,10 @@ def progress_to_arrays(progress: Sequence[Progress], models: Sequence[Tensor] | 
 
 
 def twin_to_arrays(twin: Groups) -> dict[str, NDArray[Any]]:
-    """Return the arrays of the clean twin that is trained alongside; none if there is no twin."""
+    """Return the arrays of the clean twin that is trained alongside.
+
+    The dictionary is empty without a twin.
+    """
     failed = np.array([group.failed is not None for group in twin])
     tensors = {**progress_to_arrays(twin), FAILED: failed} if twin else {}
     return {f"{TWIN}{name}": tensor for name, tensor in tensors.items()}
@@ -236,9 +253,10 @@ def twin_from_arrays(number: int, arrays: Mapping[str, NDArray[Any]], federation
 def progress_from_arrays(
     number: int, arrays: dict[str, NDArray[Any]], failed: Mapping[int, str], federation: Federation
 ) -> Groups:
-    """Inverse of `progress_to_arrays`; `failed` are the groups that do not train any more, and why.
+    """Restore progress from arrays, the inverse of `progress_to_arrays`.
 
-    Raises `StoreError` for models that are not of this federation.
+    `failed` are the groups that do not train any more, and why. Raises `StoreError` for models that are not of this
+    federation.
     """
     groups = len(federation.participation.members)
     size = federation.model.layout.size
@@ -269,7 +287,10 @@ def progress_from_arrays(
 
 
 def memory_from_arrays(number: int, arrays: Mapping[str, Tensor], federation: Federation, group: int) -> State:
-    """Return what the algorithm kept of a group's clients. Raises `StoreError` unless it is of this federation."""
+    """Return what the algorithm kept of a group's clients.
+
+    Raises `StoreError` unless it is of this federation.
+    """
     algorithm = federation.config.training.algorithm
     names = algorithm.remembers if isinstance(algorithm, StatefulAlgorithm) else ()
     shape = len(federation.participation.members[group]), federation.model.layout.size

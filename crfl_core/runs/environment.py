@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 
 
 def first_environment(config: RunConfig, registry: Registry, origins: Origins) -> dict[str, Any]:
-    """Return the environment of a new run: what plays its rounds, and where its config was written."""
+    """Return the environment of a new run.
+
+    It says what plays the run's rounds, and where its config was written.
+    """
     written = {".".join(path): origin for path, origin in origins.written.items()}
     return {"from_round": 1, **collect_versions(config, registry), "origins": written}
 
 
 def record_environment(directory: RunDirectory, config: RunConfig, registry: Registry, played: int) -> None:
-    """Record what plays the rounds after `played`; what played those before stays, with a warning if it differs."""
+    """Record what plays the rounds after `played`.
+
+    What played the rounds before stays recorded. Warn if it differs.
+    """
     before = directory.read_sealed(ENVIRONMENT)
     origins = before.pop("origins", {})
     now = {"from_round": played + 1, **collect_versions(config, registry), "origins": origins}
@@ -74,7 +80,10 @@ def collect_versions(config: RunConfig, registry: Registry) -> dict[str, Any]:
 
 
 def code_digest(package: str) -> str:
-    """Return a digest of all Python files of a package or module; empty if it has none, or is the user's program."""
+    """Return a digest of all Python files of a package or module.
+
+    It is empty if the package has none, or is the user's program.
+    """
     top = sys.modules.get(package)
     place = getattr(top, "__file__", None)
     if package == "__main__" or place is None or not Path(place).is_file():
@@ -106,7 +115,10 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Itera
 
 
 def used_plugins(directory: RunDirectory) -> Used:
-    """Return the distributions of a run's plugins; empty if not recorded. Raises `StoreError` if damaged."""
+    """Return the distributions of a run's plugins.
+
+    The dictionary is empty if the run did not record them. Raises `StoreError` if the record is damaged.
+    """
     if not (directory.path / ENVIRONMENT).exists():
         return {}
     try:

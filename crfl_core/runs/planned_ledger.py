@@ -49,9 +49,10 @@ SAMPLED_ROUNDS = 500
 
 
 def check_certificates(federation: Federation) -> dict[str, str]:
-    """Return what the config refuses before round 1: reasons, by the names of certificates or of their levels.
+    """Return what the config refuses before round 1.
 
-    Raises `ConfigError` if it refuses every certificate.
+    The values are reasons, the keys the names of certificates or of their levels. Raises `ConfigError` if it refuses
+    every certificate.
     """
     audits = plan_audits(federation)
     names: dict[str, list[str]] = {}
@@ -70,7 +71,10 @@ def check_certificates(federation: Federation) -> dict[str, str]:
 
 
 def plan_audits(federation: Federation) -> list[Audit]:
-    """Audit the certificates of a config on the planned ledger, as far as that says something about the run."""
+    """Audit the certificates of a config on the planned ledger.
+
+    Audits that say nothing about the run are left out.
+    """
     certificates = federation.config.certificates
     if not certificates:
         return []
@@ -80,14 +84,15 @@ def plan_audits(federation: Federation) -> list[Audit]:
 
 
 def refuses_all(audit: Audit) -> bool:
-    """Return whether a certificate is refused as a whole, or at each of its levels."""
+    """Return whether a certificate is refused wholly or at every level."""
     return bool(audit.refusal) or all(audit.refusal_at(level) for level in audit.levels)
 
 
 def plan_audit(certificate: Certificate, ledger: Ledger, threat: Threat | None) -> Audit | None:
-    """Audit a certificate on the planned ledger; None if that says nothing about the run.
+    """Audit a certificate on the planned ledger.
 
-    Certificates of others are only asked whether they are about one model or about groups, and which vote of these.
+    None if that says nothing about the run. Certificates of others are only asked whether they are about one model or
+    about groups, and which vote of these.
     """
     if is_for_other_kind_of_run(certificate, ledger):
         check = check_kind_of_run(certificate, ledger)
@@ -101,7 +106,10 @@ def plan_audit(certificate: Certificate, ledger: Ledger, threat: Threat | None) 
 
 
 def plan_threat(federation: Federation) -> Threat | None:
-    """Return the threat of the run as far as it is known; None if a foreign attack states it after training."""
+    """Return the threat of the run as far as it is known.
+
+    None if a foreign attack states it after training.
+    """
     config = federation.config
     attack = config.attack
     participation = federation.participation
@@ -125,7 +133,10 @@ def plan_threat(federation: Federation) -> Threat | None:
 
 
 def plan_ledger(federation: Federation) -> Ledger:
-    """Return the ledger of a run that goes well, with one participant in every round of every group."""
+    """Return the ledger of a run that goes well.
+
+    Every group has one participant in every round.
+    """
     training = federation.config.training
     total = federation.config.rounds
     sampled = {1}
@@ -155,7 +166,10 @@ def plan_ledger(federation: Federation) -> Ledger:
 
 
 def fastest_by_group(federation: Federation, number: int) -> Iterator[Clients]:
-    """Yield of every group the participant of a round with the largest rate."""
+    """Yield the participant with the largest rate in each group.
+
+    `number` is the round.
+    """
     clients = federation.participation.participants(number)
     for group in range(len(federation.participation.members)):
         rows = np.flatnonzero(clients.group == group)
@@ -163,7 +177,10 @@ def fastest_by_group(federation: Federation, number: int) -> Iterator[Clients]:
 
 
 def plan_row(federation: Federation, clients: Clients) -> dict[str, float]:
-    """Return the columns of a participant that follows the protocol and has all the weight."""
+    """Return the columns of a participant that follows the protocol.
+
+    It has all the weight.
+    """
     known = {name: getattr(clients, name)[0] for name in KNOWN_COLUMNS}
     cap = planned_cap(federation, clients)
     return (
@@ -185,7 +202,10 @@ def plan_row(federation: Federation, clients: Clients) -> dict[str, float]:
 
 
 def planned_cap(federation: Federation, clients: Clients) -> float:
-    """Return the cap on the residual of a client: infinite without a stage that caps it."""
+    """Return the cap on the residual of a client.
+
+    It is infinite without a stage that caps it.
+    """
     caps = [np.inf]
     for stage in federation.config.aggregation:
         if isinstance(stage, CapStage) and caps_residuals(stage, clients):

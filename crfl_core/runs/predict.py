@@ -48,7 +48,10 @@ class Prediction:
 
     @property
     def radii(self) -> dict[str, NDArray[np.float64]]:
-        """Return the certified radius of every input, by `certificate.level`; NaN where a certificate abstains."""
+        """Return the certified radius of every input, by `certificate.level`.
+
+        It is NaN where a certificate abstains.
+        """
         return {f"{one.certificate}.{one.level}": one.guarantee.radius for one in self.certified}
 
 
@@ -91,14 +94,20 @@ def predict(run: RunResult, x: NDArray[Any] | str | Path, *, scaled: bool = Fals
 
 
 def class_names(run: RunResult) -> tuple[str, ...]:
-    """Return the names of a run's classes; their numbers if the server did not know the names."""
+    """Return the names of a run's classes.
+
+    They are the numbers of the classes if the server did not know the names.
+    """
     names = run.metrics.partition.classes
     count = run.ledger.facts.classes
     return names if len(names) == count else tuple(map(str, range(count)))
 
 
 def read_inputs(run: RunResult, path: Path) -> NDArray[Any]:
-    """Read new inputs from an array file, or from a file of the format that the run's dataset reads."""
+    """Read new inputs from an array file or a dataset file.
+
+    A dataset file has the format that the run's dataset reads.
+    """
     if not path.name.endswith(ARRAY_ENDINGS) and path.is_file():
         return run.config.dataset.read_inputs(path, run.ledger.facts.feature_names)
     if path.exists() and not path.is_file():

@@ -100,7 +100,10 @@ class RecordedDirectory:
         self.write(name, JSON.dump_json(content, indent=2) + b"\n")
 
     def write_sealed(self, name: str, table: Mapping[str, object]) -> None:
-        """Write a JSON table that holds the digest of its entries, so that it needs no other record."""
+        """Write a JSON table that holds the digest of its entries.
+
+        It needs no other record.
+        """
         sealed = {**table, SEAL: table_digest(table)}
         self.write_json(name, sealed)
 
@@ -120,7 +123,10 @@ class RecordedDirectory:
         return (self.path / name).is_file() and name in self.digests
 
     def read(self, name: str) -> bytes:
-        """Read a file. Raises `StoreError` if it is not the one that was written."""
+        """Read a file that was recorded.
+
+        Raises `StoreError` if it is not the one that was written.
+        """
         content = self.read_unverified(name)
         self.check_digest(name, content)
         return content
@@ -147,7 +153,7 @@ class RecordedDirectory:
             raise
 
     def check_digest(self, name: str, content: bytes) -> None:
-        """Raise `StoreError` if the content of a file is not what was written."""
+        """Raise `StoreError` if a file's content differs from what was written."""
         if self.is_complete and name not in self.digests:
             raise StoreError(
                 f"{self.path / name}: is not listed in {MANIFEST}, so it is not of this run: remove it, or restore "
@@ -198,7 +204,10 @@ class RecordedDirectory:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """Return the content of `manifest.json`, after comparing it with its digest in the status."""
+        """Return the content of `manifest.json`.
+
+        Raises `StoreError` unless it has the digest in the status.
+        """
         content = self.read_unverified(MANIFEST)
         if content_digest(content) != self.status.get("manifest"):
             raise self.damage_error(MANIFEST, f"it is not what the run wrote, its SHA-256 is not that of {STATUS}")
@@ -206,7 +215,10 @@ class RecordedDirectory:
 
     @cached_property
     def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of every file that belongs here, by name; nothing for a new directory."""
+        """Return the SHA-256 of every file that belongs here, by name.
+
+        The dictionary is empty for a new directory.
+        """
         if not (self.path / STATUS).exists():
             return {}
         status = self.status
@@ -216,11 +228,17 @@ class RecordedDirectory:
 
     @cached_property
     def is_complete(self) -> bool:
-        """Return whether the work is finished, so that a file that is not listed does not belong to it."""
+        """Return whether the work is finished.
+
+        A file that is not listed then does not belong to it.
+        """
         return (self.path / STATUS).exists() and bool(self.status["state"] == FINISHED)
 
     def parse_digests(self, source: str, files: object) -> dict[str, str]:
-        """Check the digests that were read from the file `source`, and that all names stay in the directory."""
+        """Check the digests that were read from the file `source`.
+
+        All names must stay in the directory.
+        """
         if not isinstance(files, dict) or not all(isinstance(value, str) for value in files.values()):
             raise self.damage_error(source, "it lists no files")
         for name in files:
@@ -234,7 +252,7 @@ class RecordedDirectory:
             self.__dict__.pop(name, None)
 
     def set_state(self, state: str) -> None:
-        """Record how far the work has come, and with it every file that was written so far."""
+        """Record the state of the work, and every file written so far."""
         self._write_status({"state": state, "files": self.permanent_digests()})
 
     def record_files(self) -> None:
@@ -257,11 +275,14 @@ class RecordedDirectory:
         self._write_status({"state": FINISHED, "manifest": content_digest(content)})
 
     def permanent_digests(self) -> dict[str, str]:
-        """Return the files that belong to the work when it is finished, with their digests."""
+        """Return the digests of the files that finished work keeps."""
         return self.digests
 
     def list_foreign_files(self, files: Mapping[str, str]) -> list[str]:
-        """List the visible files here that are not among `files`, such as those of trackers."""
+        """List the visible files here that are not among `files`.
+
+        Trackers write such files.
+        """
         names = set()
         for file in self.path.rglob("*"):
             parts = file.relative_to(self.path).parts
@@ -283,7 +304,7 @@ class RecordedDirectory:
 
     @property
     def has_marker(self) -> bool:
-        """Return whether this is a directory of this kind, in whatever state it is."""
+        """Return whether this is a directory of this kind, in any state."""
         try:
             self._marker_inode = (self.path / MARKER).stat().st_ino
             return self.parse_table(MARKER, self.read_unverified(MARKER)).get("kind") == self.kind
@@ -291,7 +312,7 @@ class RecordedDirectory:
             return False
 
     def list_own_files(self) -> list[str]:
-        """List the files here that have a name under which the work writes, in order."""
+        """List the files here whose names the work writes, in order."""
         names = (file.as_posix() for file in files_below(self.path))
         return sorted(name for name in names if self.is_own_name(name))
 
@@ -334,7 +355,10 @@ class RecordedDirectory:
             yield
 
     def _holds_lock(self, lock: TextIO) -> bool:
-        """Return whether the lock, and the marker if it was read, belong to the directory that is here now."""
+        """Return whether the lock belongs to the directory here now.
+
+        The marker must belong to it as well, if it was read.
+        """
         try:
             if os.fstat(lock.fileno()).st_ino != (self.path / LOCK).stat().st_ino:
                 return False
@@ -344,12 +368,12 @@ class RecordedDirectory:
 
 
 def table_digest(table: Mapping[str, object]) -> str:
-    """Return a digest of the entries of a JSON table, in any order."""
+    """Return a digest of a JSON table's entries in any order."""
     return content_digest(json.dumps(json.loads(JSON.dump_json(table)), sort_keys=True).encode())
 
 
 def is_name_inside(name: str) -> bool:
-    """Return whether a recorded name is that of a file below the directory.
+    """Return whether a recorded name is a file below the directory.
 
     >>> is_name_inside("votes/seed.json"), is_name_inside("../seed.json"), is_name_inside("/etc/passwd")
     (True, False, False)
@@ -359,12 +383,15 @@ def is_name_inside(name: str) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder and not a link to one."""
+    """Return whether a path is a folder, not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield every file in a folder, and links as files, by relative path."""
+    """Yield every file in a folder by relative path.
+
+    Links count as files.
+    """
     for entry in sorted(folder.iterdir()):
         if is_folder(entry):
             yield from (Path(entry.name) / path for path in files_below(entry))

@@ -23,10 +23,10 @@ LAST_FILES = (MANIFEST, STATUS, CONFIG, MARKER, REPLACED)
 
 
 def claim_path(path: Path, config: str, *, force: bool) -> RunDirectory | None:
-    """Return the unfinished directory to resume in, or None if a new one may be created.
+    """Return the unfinished directory to resume in.
 
-    `config` is the config of the new run, as TOML. Raises `StoreError` rather than overwrite anything; with `force` an
-    existing run is set aside.
+    None if a new one may be created. `config` is the config of the new run, as TOML. Raises `StoreError` rather than
+    overwrite anything; with `force` an existing run is set aside.
     """
     with explain_os_errors(f"{path}: cannot be used as --out"):
         if path.exists() and Path.cwd().is_relative_to(path.resolve()):
@@ -77,7 +77,10 @@ def set_aside(directory: RunDirectory) -> None:
 
 
 def clean_up(directory: RunDirectory) -> None:
-    """Delete what killed processes left beside a run, and, if it is finished, the run that it replaced."""
+    """Delete what killed processes left beside a run.
+
+    If the run is finished, delete the run that it replaced, too.
+    """
     path = directory.path
     remove_abandoned_folders(path.parent, scratch_prefix(path))
     with contextlib.suppress(FileNotFoundError):
@@ -90,10 +93,10 @@ def clean_up(directory: RunDirectory) -> None:
 
 
 def delete_run_files(directory: RunDirectory, path: Path) -> None:
-    """Delete what a run wrote into a directory that was set aside, once the run at `path`.
+    """Delete what a replaced run wrote into its set-aside directory.
 
-    Other files stay, in a directory of another name, and a warning names them. The marks go last, and before them the
-    lists of files, so that a later command can continue after a kill.
+    The run was once at `path`. Other files stay, in a directory of another name, and a warning names them. The marks go
+    last, and before them the lists of files, so that a later command can continue after a kill.
     """
     if directory.path.is_symlink() or not (directory.path / REPLACED).exists():
         with contextlib.suppress(OSError):  # not empty, or not there: it is not ours
@@ -111,7 +114,10 @@ def delete_run_files(directory: RunDirectory, path: Path) -> None:
 
 
 def is_finished(directory: RunDirectory) -> bool:
-    """Return whether a run is finished, as far as its status can be read."""
+    """Return whether a run is finished, if its status is readable.
+
+    An unreadable status counts as unfinished.
+    """
     try:
         return bool(directory.status["state"] == FINISHED)
     except StoreError:
@@ -119,7 +125,7 @@ def is_finished(directory: RunDirectory) -> bool:
 
 
 def previous_path(path: Path) -> Path:
-    """Return where the old run is kept until the new one is finished."""
+    """Return where the old run stays until the new one finishes."""
     return path.with_name(f"{path.name}.previous")
 
 
@@ -129,12 +135,18 @@ def prefix_of_discarded_runs(path: Path) -> str:
 
 
 def prefix_of_kept_files(path: Path) -> str:
-    """Return how the names of directories begin that keep what replaced runs did not write."""
+    """Return the prefix of directories with the files that stay.
+
+    Replaced runs did not write these files.
+    """
     return f"{path.name}.kept-"
 
 
 def remove_files(directory: RunDirectory, path: Path) -> tuple[list[str], Path]:
-    """Delete the files of a run; return the files that stay, and where."""
+    """Delete the files of a run.
+
+    Return the files that stay, and where they are.
+    """
     folder = directory.path
     names = directory.list_deletable_files()
     found = {file.as_posix() for file in files_below(folder)}

@@ -131,7 +131,10 @@ class RunSizes:
     def from_data(
         config: RunConfig, data: FederatedData, model: BoundModel, maps: FeatureMaps, participation: Participation
     ) -> RunSizes:
-        """Return what is known once the data are loaded and partitioned, and the model is sized."""
+        """Return what is known before training.
+
+        The data are loaded and partitioned, and the model is sized.
+        """
         clients = participation.participants(1)
         return RunSizes(
             rounds=config.rounds,
@@ -200,13 +203,19 @@ class Estimate(NamedTuple):
 
 
 def whole_number(plugin: Plugin, option: str) -> int | None:
-    """Return an option of a plugin, if the plugin has it and it is a whole number."""
+    """Return an option of a plugin that is a whole number.
+
+    None if the plugin does not have it, or if it is something else.
+    """
     value = getattr(plugin, option, None)
     return value if isinstance(value, int) else None
 
 
 def dataset_keys(config: RunConfig) -> dict[str, Any]:
-    """Return the keys that set the size of a sample and the number of classes, if the dataset has such options."""
+    """Return the keys that set the inputs and the classes.
+
+    They are the size of a sample and the number of classes. A key is missing if the dataset has no such option.
+    """
     options = {"features": "inputs_key", "classes": "classes_key"}
     return {
         name: f"dataset.{option}"
@@ -216,14 +225,20 @@ def dataset_keys(config: RunConfig) -> dict[str, Any]:
 
 
 def participants_key(config: RunConfig) -> str:
-    """Return the key that sets the participants of a round, as far as the data leave a choice."""
+    """Return the key that sets the participants of a round.
+
+    It is the one to change as far as the data leave a choice.
+    """
     if config.groups is not None and config.groups.size is not None:
         return "groups.count"
     return "partition.clients" if "clients" in type(config.partition).model_fields else "training.participation"
 
 
 def loads_of_config(config: RunConfig) -> Iterator[VotingLoad]:
-    """Yield the models that will vote, as far as the options of certificates say; equal requests count once."""
+    """Yield the models that will vote.
+
+    They are counted as far as the options of certificates say. Equal requests count once.
+    """
     seen: set[tuple[int, int]] = set()
     for position, certificate in enumerate(config.certificates):
         if isinstance(certificate, MissingPlugin):
@@ -241,7 +256,10 @@ def loads_of_config(config: RunConfig) -> Iterator[VotingLoad]:
 
 
 def loads_of_requests(questions: Iterable[CertificateQuestion], rounds: int) -> Iterator[VotingLoad]:
-    """Yield the models that certificates request from a trained run; equal requests count once."""
+    """Yield the models that certificates request from a trained run.
+
+    Equal requests count once.
+    """
     seen = set()
     for position, question in enumerate(questions):
         request = question.request
@@ -257,13 +275,16 @@ def loads_of_requests(questions: Iterable[CertificateQuestion], rounds: int) -> 
 
 
 def models_key(certificate: Certificate, place: str, models: int, selection: int) -> str:
-    """Return the key that most of the votes of a certificate come from."""
+    """Return the key behind most of the votes of a certificate."""
     name = "models" if models >= selection else "selection_models"
     return f"{place}.votes.{name}" if getattr(certificate.votes, name) is not None else f"votes.{name}"
 
 
 def count_continued_rounds(config: RunConfig, certificate: Certificate) -> int:
-    """Return through how many rounds, at least, a certificate continues a run from the last attacked round."""
+    """Return the least number of rounds that a certificate continues a run.
+
+    Continuations start at the last attacked round.
+    """
     start = whole_number(certificate, "resample_from")
     if start is None:
         attack = None if config.attack is None else config.attack.rounds
@@ -273,7 +294,10 @@ def count_continued_rounds(config: RunConfig, certificate: Certificate) -> int:
 
 
 def last_round(rounds: schedules.ThreatRounds | None, total: int) -> int:
-    """Return the last of the attacked rounds; the final round if there are none."""
+    """Return the last of the attacked rounds.
+
+    It is the final round if no round is attacked.
+    """
     if isinstance(rounds, RoundRange | AnyRounds):
         return total if rounds.last is None else rounds.last
     return max(rounds, default=total) if isinstance(rounds, tuple) else total
@@ -293,7 +317,10 @@ def count_needs(config: RunConfig, sizes: RunSizes, loads: Sequence[VotingLoad])
 
 
 def count_voting_needs(sizes: RunSizes, loads: Sequence[VotingLoad]) -> Needs:
-    """Count what the voting models need, one request after the other, without the data."""
+    """Count what the voting models need, without the data.
+
+    They answer one request after the other.
+    """
     memory = [vote_memory(sizes, load) if load.rounds is None else continuation_memory(sizes, load) for load in loads]
     disk = [
         Part((load.models + 1) * sizes.model_bytes, f"the models of {load.models:,} continuations", load.key)
@@ -309,7 +336,10 @@ def total_bytes(parts: Iterable[Part]) -> float:
 
 
 def data_memory(sizes: RunSizes) -> list[Part]:
-    """List what stays in memory: samples, the outputs of feature maps, and the ledger."""
+    """List what stays in memory.
+
+    It holds the samples, the outputs of feature maps, and the ledger.
+    """
     rows = sizes.samples + sizes.tests
     ledger = sizes.rounds * (sizes.participants * LEDGER_ROW_BYTES + sizes.groups * ROUND_RECORD_BYTES)
     mapped = rows * sizes.features * sizes.itemsize if sizes.maps else 0
@@ -322,7 +352,10 @@ def data_memory(sizes: RunSizes) -> list[Part]:
 
 
 def samples_purpose(sizes: RunSizes, rows: int) -> tuple[str, str]:
-    """Return the samples in words, and the key that makes them many or large."""
+    """Return the samples in words, and their key.
+
+    The key is the one that makes them many or large.
+    """
     many = "dataset.test_samples" if sizes.tests > sizes.samples else "dataset.train_samples"
     key = sizes.inputs_key if sizes.inputs > rows else many
     return f"{rows:,} samples of {sizes.inputs:,} inputs" if sizes.inputs else f"{rows:,} samples", key
@@ -335,7 +368,10 @@ def ledger_purpose(sizes: RunSizes) -> tuple[str, str]:
 
 
 def training_memory(config: RunConfig, sizes: RunSizes) -> tuple[Part, ...]:
-    """List the models that train at the same time, their batches, and the updates that are kept together."""
+    """List the models that train at the same time.
+
+    Their batches, and the updates that are kept together, follow.
+    """
     chunk = sizes.participants
     if hasattr(config.engine, "chunk_clients"):
         at_once = whole_number(config.engine, "chunk_clients") or clients_at_once(sizes.parameters, int(sizes.batch))
@@ -357,17 +393,26 @@ def training_memory(config: RunConfig, sizes: RunSizes) -> tuple[Part, ...]:
 
 
 def unit_of_steps(config: RunConfig) -> str:
-    """Return the key that says how long a client trains in a round."""
+    """Return the key that sets a client's training in a round.
+
+    It is "steps" or "epochs".
+    """
     return "steps" if config.training.epochs is None else "epochs"
 
 
 def compares_updates(config: RunConfig) -> bool:
-    """Return whether all updates are kept: a rule or a stage compares them, or bad ones are dropped."""
+    """Return whether all updates of a round are kept.
+
+    They are if a rule or a stage compares them, or if the server drops bad ones.
+    """
     return not is_linear_chain(config.aggregation) or config.server.bad_update == "drop"
 
 
 def count_compared_updates(config: RunConfig, sizes: RunSizes) -> Part:
-    """Count the updates of a round that the aggregation compares, and the copies that it makes of them."""
+    """Count the updates of a round that the aggregation compares.
+
+    The copies that it makes of them count, too.
+    """
     in_group = -(-sizes.participants // sizes.groups)
     copies = copies_in_memory(config.aggregation, crafts=False) * sizes.groups * in_group
     purpose = f"all {sizes.participants:,} updates of {sizes.parameters:,} parameters, which the aggregation compares"
@@ -375,14 +420,20 @@ def count_compared_updates(config: RunConfig, sizes: RunSizes) -> Part:
 
 
 def models_purpose(config: RunConfig, sizes: RunSizes) -> tuple[str, str]:
-    """Return the trained models in words, and the key that makes them many or large."""
+    """Return the trained models in words, and their key.
+
+    The key is the one that makes them many or large.
+    """
     if config.groups is None:
         return f"a model of {sizes.parameters:,} parameters", "model"
     return f"the models of {sizes.groups:,} groups, {sizes.parameters:,} parameters each", "groups.count"
 
 
 def vote_memory(sizes: RunSizes, load: VotingLoad) -> tuple[Part, ...]:
-    """Count the noisy copies that vote at the same time, and their counted votes."""
+    """Count the noisy copies that vote at the same time.
+
+    Their counted votes follow.
+    """
     copies = min(load.models, MODELS_PER_CHUNK)
     votes = 4 * 8 * sizes.tests * sizes.classes
     key = load.key if load.models <= MODELS_PER_CHUNK else "model"  # fewer models would not help
@@ -394,7 +445,7 @@ def vote_memory(sizes: RunSizes, load: VotingLoad) -> tuple[Part, ...]:
 
 
 def continuation_memory(sizes: RunSizes, load: VotingLoad) -> tuple[Part, ...]:
-    """Count the models of all continuations, and a batch of them in training."""
+    """Count the models of all continuations, and a training batch."""
     kept = CONTINUATION_COPIES * load.models * sizes.model_bytes
     updates = sizes.participants * sizes.parameters
     batch = min(max(updates, UPDATE_NUMBERS_AT_ONCE), load.models * updates)
@@ -405,7 +456,10 @@ def continuation_memory(sizes: RunSizes, load: VotingLoad) -> tuple[Part, ...]:
 
 
 def disk_parts(config: RunConfig, sizes: RunSizes) -> list[Part]:
-    """List the files of a run. The rows of clients are there twice until training is over: in checkpoints, too."""
+    """List the files of a run.
+
+    The rows of clients are there twice until training is over, because checkpoints hold them, too.
+    """
     rows = sizes.rounds * sizes.participants * LEDGER_ROW_FILE_BYTES
     lines = sizes.rounds * sizes.groups * ROUND_LINE_FILE_BYTES
     return [
@@ -417,13 +471,19 @@ def disk_parts(config: RunConfig, sizes: RunSizes) -> list[Part]:
 
 
 def certified_samples(config: RunConfig, sizes: RunSizes, bytes_each: int) -> Part:
-    """Count the guarantees of all test samples: one for every certificate and level."""
+    """Count the guarantees of all test samples.
+
+    Each sample has one for every certificate and level.
+    """
     levels = sum(len(certificate.levels or certificate.levels_offered) for certificate in config.certificates)
     return Part(sizes.tests * levels * bytes_each, f"{sizes.tests:,} certified samples", "dataset.test_samples")
 
 
 def refuse_too_large(needs: Needs, path: Path) -> None:
-    """Raise `ConfigError` for what fits neither into memory nor on the disk at `path`."""
+    """Raise `ConfigError` for needs that exceed memory or disk.
+
+    The disk is that of `path`.
+    """
     memory = resource_limits.free_memory()
     if memory is not None and total_bytes(needs.memory) > memory.left:
         limit = f"{format_bytes(memory.left)} are left ({memory.limit})"
@@ -435,7 +495,10 @@ def refuse_too_large(needs: Needs, path: Path) -> None:
 
 
 def too_large_error(parts: Sequence[Part], where: str, limit: str) -> ConfigError:
-    """Return the error for something that does not fit, about the key that most of it comes from."""
+    """Return the error for something that does not fit.
+
+    It is about the key that most of the size comes from.
+    """
     largest = max(parts)
     return ConfigError(
         f"this needs about {format_bytes(total_bytes(parts))} {where}, {format_bytes(largest.bytes)} of it for "
@@ -450,7 +513,10 @@ def check_config(config: RunConfig, path: Path) -> None:
 
 
 def size_check(config: RunConfig, path: Path) -> SizeCheck:
-    """Check the config now, and return the check for when the data and the model are known."""
+    """Check the config now, and return a later check.
+
+    The later check needs the data and the model.
+    """
     check_config(config, path)
 
     def check_sizes(*found: *Found) -> None:
@@ -467,7 +533,10 @@ def check_questions(certifier: Certifier, path: Path) -> None:
 
 
 def estimate_run(session: Session) -> Estimate:
-    """Estimate memory and disk of a run that is ready to start: its data are loaded and its model is sized."""
+    """Estimate memory and disk of a run that is ready to start.
+
+    Its data are loaded and its model is sized.
+    """
     federation = session.federation
     loaded = RunSizes.from_data(
         federation.config, federation.data, federation.model, federation.maps, federation.participation

@@ -75,19 +75,22 @@ class Results:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Return the reason of every refusal, by the name of the certificate or level."""
+        """Return the reason of every refusal.
+
+        The keys are the names of certificates or levels.
+        """
         return {name: reason for audit in self.audits for name, reason in audit.refusals.items()}
 
     def plot(self) -> Figure:
-        """Plot certified accuracy and rate against the radius or the number of clients."""
+        """Plot certified accuracy and rate against radius or number of clients."""
         from crfl_reports.gallery.curves import answer_curves
 
         return answer_curves(self.curves).figure()
 
     def to_pandas(self, rows: Literal["curves", "samples"] = "curves") -> DataFrame:
-        """Return a data frame with one row per point of a curve, or per guarantee of a sample.
+        """Return the answers as a data frame.
 
-        Needs the extra `crfl[pandas]`.
+        It has one row per point of a curve, or per guarantee of a sample. Needs the extra `crfl[pandas]`.
         """
         from crfl_core.reporting.notebooks import answers_frame
 
@@ -154,7 +157,10 @@ def certify_together(
     curves: Sequence[Curve],
     answers: Mapping[str, Votes],
 ) -> Iterator[CollectiveCurve]:
-    """Yield collective certified accuracy on the clean test set, at the numbers of clients of the curve."""
+    """Yield collective certified accuracy on the clean test set.
+
+    It is taken at the numbers of clients of the curve.
+    """
     for one, curve in zip(certified, curves, strict=True):
         if (one.level, one.test_set) != ("client", "clean"):
             continue
@@ -218,12 +224,18 @@ class RunResult:
 
     @cached_property
     def fitted(self) -> FittedMaps:
-        """Return the parameters of feature maps that were fitted before training, by their place in the chain."""
+        """Return the fitted parameters of feature maps by their place.
+
+        They were fitted before training. The place is that in the chain.
+        """
         return read_fitted_maps(self.directory, self.ledger.facts)
 
     @cached_property
     def parameters(self) -> Tensor:
-        """Return the clipped final model, (P,), before any test noise; (G, P) if the run has groups."""
+        """Return the clipped final model before any test noise.
+
+        It is (P,), or (G, P) if the run has groups.
+        """
         return flat_parameters(self.directory, self.layout, self.ledger.facts)
 
     @cached_property
@@ -281,7 +293,10 @@ class RunResult:
         return run_frame(self, rows)
 
     def __repr__(self) -> str:
-        """Return the path, the verdict and the main numbers; of a damaged run only the path."""
+        """Return the path, the verdict and the main numbers.
+
+        For a damaged run return only the path.
+        """
         try:
             text = f"{self.path}: {self.verdict} {self.metrics.summary}"
         except CrflError:
@@ -320,11 +335,14 @@ def reading(
 
 
 def prefer_recorded(directory: RunDirectory, registry: Registry) -> Registry:
-    """Return the same plugins; of several with one name, the one that the run used counts."""
+    """Return the same plugins, with those of the run preferred.
+
+    If several have one name, the one that the run used counts.
+    """
     return registry.with_recorded({key: used.distribution for key, used in used_plugins(directory).items()})
 
 
 def data_facts(ledger: Ledger) -> DataFacts:
-    """Return what a model needs to know about its inputs, from the ledger."""
+    """Return the ledger's facts that a model needs about its inputs."""
     facts = ledger.facts
     return DataFacts(facts.inputs, facts.classes, Domain(*facts.domain), facts.image_shape)

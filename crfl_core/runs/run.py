@@ -61,14 +61,16 @@ def run(  # noqa: PLR0913  # as many options as people may give
     twin: RunResult | None = None,
     progress: bool | None = None,
 ) -> RunResult:
-    """Train, attack, aggregate and certify as a config says; resumes if its directory holds an unfinished run.
+    """Train, attack, aggregate and certify as a config says.
+
+    If the directory holds an unfinished run, resume it.
 
     `config` is a file, a mapping or a `RunConfig`; None is the default on embedded data. `overrides` are `key=value`
     texts. Results go to `out`, by default `runs/<name>`; a finished run there is only replaced with `force`. `plugins`
     adds classes, or functions that weigh updates, under names that the config may use; `trackers` watch this run
-    without being part of its config. `twin` is a run without the attack that kept its models: `storage.keep =
-    "distances"` then trains none. `progress` shows how far the run is; unset, it does so in notebooks and at Python's
-    prompt.
+    without being part of its config. `twin` is a run without the attack that kept its models:
+    `storage.keep = "distances"` then trains none. `progress` shows how far the run is; unset, it does so in notebooks
+    and at Python's prompt.
     """
     registry = Registry(plugins)
     loaded = load_config(config, overrides=overrides, registry=registry)
@@ -79,7 +81,10 @@ def run(  # noqa: PLR0913  # as many options as people may give
 
 
 def add_progress(trackers: Sequence[Tracker], config: RunConfig, wanted: bool | None) -> Sequence[Tracker]:
-    """Add the tracker that shows progress if it is wanted; by default where a person types Python."""
+    """Add the tracker that shows progress if it is wanted.
+
+    By default it is wanted where a person types Python.
+    """
     if not (is_interactive() if wanted is None else wanted):
         return trackers
     plugin = Registry().load("tracker", "crfl:progress")
@@ -89,7 +94,10 @@ def add_progress(trackers: Sequence[Tracker], config: RunConfig, wanted: bool | 
 
 
 def start_override(path: Path) -> str:
-    """Return the override that starts another run from the trained model of this run."""
+    """Return the override that starts another run from this model.
+
+    It is the trained model of the run at `path`. Raises `StoreError` if the run is not trained yet.
+    """
     directory = RunDirectory(path.absolute())
     if directory.state == "training":
         raise StoreError(f"{path}: the run is not trained yet: finish it with `crfl run {path}`")
@@ -109,10 +117,11 @@ def resume(
     trust: bool = False,
     progress: bool | None = None,
 ) -> RunResult:
-    """Resume an unfinished run; a finished one is returned as it is. `progress` is as of `run`.
+    """Resume an unfinished run.
 
-    Resuming does what the config in the directory says, with the rights of the user. `trust` is needed if it names
-    third-party code, or options of trackers or of the engine that say where to write or to connect.
+    A finished one is returned as it is. `progress` is as of `run`. Resuming does what the config in the directory says,
+    with the rights of the user. `trust` is needed if it names third-party code, or options of trackers or of the engine
+    that say where to write or to connect.
     """
     directory = RunDirectory(Path(path))
     if directory.state == "finished":
@@ -127,7 +136,10 @@ def resume(
 
 
 def load_runnable_config(directory: RunDirectory, registry: Registry, *, trust: bool) -> LoadedConfig:
-    """Load the config of a run in order to train with it. Raises `CrflError` if that needs `trust`."""
+    """Load the config of a run in order to train with it.
+
+    Raises `CrflError` if that needs `trust`.
+    """
     directory.read(CONFIG)  # read() verifies the digest
     loaded = load_config(directory.path / CONFIG, registry=reading(directory, registry, trust=trust, needed=KINDS))
     if not trust:
@@ -136,9 +148,10 @@ def load_runnable_config(directory: RunDirectory, registry: Registry, *, trust: 
 
 
 def check_outside_effects(path: Path, config: RunConfig) -> None:
-    """Raise `StoreError` if a config that the user does not trust says where to write or to connect.
+    """Raise `StoreError` if an untrusted config says where to write.
 
-    Such options are texts and paths of the engine and of trackers; defaults stay inside the run directory.
+    The same holds if it says where to connect. Such options are texts and paths of the engine and of trackers; defaults
+    stay inside the run directory.
     """
     plugins: dict[str, Plugin] = {"engine": config.engine}
     plugins |= {f"trackers.{position}": tracker for position, tracker in enumerate(config.trackers)}
@@ -158,7 +171,10 @@ def open_job(specification: str) -> Job:
 
 
 def read_fitted_maps_of_start(directory: RunDirectory) -> FittedMaps | None:
-    """Return the fitted feature maps of an unfinished run; None if the run ended before writing them."""
+    """Return the fitted feature maps of an unfinished run.
+
+    None if the run ended before writing them.
+    """
     facts = directory.read_facts(LEDGER, RunFacts)
     return (
         read_fitted_maps(directory, facts) if (directory.path / FITTED_MAPS).exists() or not facts.fitted_maps else None
@@ -166,7 +182,10 @@ def read_fitted_maps_of_start(directory: RunDirectory) -> FittedMaps | None:
 
 
 def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: FittedMaps | None = None) -> Session:
-    """Return a run that is ready to start at `path`. Checks everything and writes nothing."""
+    """Return a run that is ready to start at `path`.
+
+    Checks everything and writes nothing.
+    """
     config = config.with_own_plugins()
     watching = tuple(require_observing_tracker(tracker).model_copy() for tracker in trackers)
     hooks = Hooks([*config.named_plugins(), *(("tracker", tracker) for tracker in watching)])
@@ -188,7 +207,10 @@ def prepare(config: RunConfig, path: Path, trackers: Sequence[Tracker], fitted: 
 def execute(
     session: Session, registry: Registry, origins: Origins, *, force: bool = False, twin: RunResult | None = None
 ) -> RunResult:
-    """Train, vote, certify and report a run. `origins` says where each setting was written."""
+    """Train, vote, certify and report a run.
+
+    `origins` says where each setting was written.
+    """
     check_twin(session.federation.config, twin)
     federation = session.federation
     path = session.context.path
@@ -232,7 +254,10 @@ def open_or_create_directory(
 
 
 def stored_text_if_equal(text: str, file: Path, registry: Registry) -> str:
-    """Return the stored text of a config file if it means the same as `text`, else `text`."""
+    """Return the stored text of a config file if it still holds.
+
+    It holds if it means the same as `text`. Otherwise return `text`.
+    """
     with suppress(CrflError, OSError):
         if dump_config(load_config(file, registry=registry).config) == text:
             return file.read_text(encoding="utf-8")
@@ -240,7 +265,10 @@ def stored_text_if_equal(text: str, file: Path, registry: Registry) -> str:
 
 
 def certify_run(session: Session, directory: RunDirectory) -> None:
-    """Count the votes of a trained run, certify it, and write metrics, audits and figures."""
+    """Count the votes of a trained run, and certify it.
+
+    Write metrics, audits and figures.
+    """
     federation = session.federation
     config = federation.config
     ledger = directory.read_ledger()
@@ -294,13 +322,19 @@ def locate_errors(loaded: LoadedConfig) -> Iterator[None]:
 
 
 def measure_trusted_baseline(federation: Federation) -> TrustedBaseline | None:
-    """Measure what the server's own labelled samples reach without any client; None if it reserved none."""
+    """Measure the accuracy that the server reaches without any client.
+
+    It trains on its own labelled samples. None if it reserved none.
+    """
     found = score_trusted_samples(federation)
     return None if found is None else TrustedBaseline(accuracy=found.accuracy, samples=found.samples)
 
 
 def measure_backdoor(federation: Federation, parameters: Tensor, failed: Sequence[int]) -> Backdoor | None:
-    """Measure how often the backdoor works; None if the attack has no target class."""
+    """Measure how often the backdoor works.
+
+    None if the attack has no target class.
+    """
     rates = backdoor_score(federation, parameters, failed)
     if rates is None or federation.config.attack is None or federation.config.attack.backdoor_class is None:
         return None

@@ -28,7 +28,7 @@ def class_histogram(
     overrides: Sequence[str] = (),
     plugins: Mapping[str, LocalPlugin] | None = None,
 ) -> ClassHistogram:
-    """Count the training samples of each class that every client of a config holds.
+    """Count the training samples of each class for every client.
 
     `partition_figure` draws the result. The arguments are those of `run`. A finished run has its own histogram in
     `metrics.partition`.
@@ -40,10 +40,11 @@ def class_histogram(
 
 
 def read_test_inputs(run: RunResult) -> dict[str, NDArray[np.float64]]:
-    """Return the scaled inputs of the clean and the backdoored test set, (m, inputs), in the order of the votes.
+    """Return the scaled inputs of both test sets, (m, inputs).
 
-    The inputs are those before all feature maps, where triggers are visible. Loads the data of the run, which executes
-    its dataset and its attack. Raises `DataError` if the data differ from those that the run was tested on.
+    The test sets are the clean and the backdoored one, in the order of the votes. The inputs are those before all
+    feature maps, where triggers are visible. Loads the data of the run, which executes its dataset and its attack.
+    Raises `DataError` if the data differ from those that the run was tested on.
     """
     start = {"trackers": (), "model": run.config.model.model_copy(update={"start": None})}
     federation = build(run.config.model_copy(update=start).with_own_plugins(), fitted=run.fitted)

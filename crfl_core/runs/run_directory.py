@@ -88,7 +88,10 @@ class RunDirectory(RecordedDirectory):
 
     @classmethod
     def create(cls, path: Path, files: Mapping[str, str], environment: Mapping[str, object]) -> RunDirectory:
-        """Create a run directory with its first files, at once or not at all."""
+        """Create a run directory with its first files.
+
+        It is created at once or not at all.
+        """
         try:
             with scratch_folder(path.parent, scratch_prefix(path)) as folder:
                 fresh = cls(folder / path.name)
@@ -114,7 +117,10 @@ class RunDirectory(RecordedDirectory):
 
     @cached_property
     def model_digest(self) -> str:
-        """Return a digest of the final model, by which stored votes are matched to it."""
+        """Return a digest of the final model.
+
+        Stored votes are matched to the model by it.
+        """
         return content_digest(self.read(MODEL))
 
     def permanent_digests(self) -> dict[str, str]:
@@ -153,7 +159,10 @@ class RunDirectory(RecordedDirectory):
         return [pattern.format(title) for title in titles for pattern in CERTIFICATE_TABLES]
 
     def list_unchanged_files(self) -> list[str]:
-        """List the recorded files that still are what the run wrote, whatever they are called."""
+        """List the recorded files that did not change, under any name.
+
+        They still are what the run wrote.
+        """
         found = []
         with suppress(StoreError):  # no record that can be read: then names decide
             for name in self.digests:
@@ -163,7 +172,10 @@ class RunDirectory(RecordedDirectory):
         return found
 
     def read_tables(self, key: str) -> list[dict[str, Any]]:
-        """Read a list of tables of the config; nothing if it cannot be read."""
+        """Read a list of tables of the config.
+
+        It is empty if the config cannot be read.
+        """
         try:
             found = tomllib.loads(self.read_unverified(CONFIG).decode()).get(key, ())
         except (StoreError, ValueError, RecursionError):
@@ -171,23 +183,29 @@ class RunDirectory(RecordedDirectory):
         return [table for table in found if isinstance(table, dict)] if isinstance(found, list) else []
 
     def missing_file_error(self, name: str) -> StoreError:
-        """Return the error for a file that does not exist, or for a path that is not a run directory."""
+        """Return the error for a file that does not exist.
+
+        If the path is not a run directory, the error says so.
+        """
         if (self.path / STATUS).exists():
             return super().missing_file_error(name)
         return StoreError(f"{self.path}: not a run directory: give the path that `crfl run` printed")
 
     def has_config(self, text: str) -> bool:
-        """Return whether a config, as TOML, is the one that this run was started with."""
+        """Return whether this run was started with a config.
+
+        `text` is that config as TOML.
+        """
         try:
             return tomllib.loads(self.read(CONFIG).decode()) == tomllib.loads(text)
         except ValueError as error:
             raise self.damage_error(CONFIG, error) from error
 
     def check_before_resuming(self) -> None:
-        """Raise `StoreError` if a link leads out of the run, or a trained one has a file that is not what it wrote.
+        """Raise `StoreError` if the directory is not safe to resume in.
 
-        Trackers write into the directory as well, and would follow the link. Votes that the user deleted are counted
-        again.
+        A link must not lead out of the run, and the files of a trained run must be what it wrote. Trackers write into
+        the directory as well, and would follow the link. Votes that the user deleted are counted again.
         """
         for file in files_below(self.path):
             if not (self.path / file).resolve().is_relative_to(self.path.resolve()):
@@ -199,7 +217,10 @@ class RunDirectory(RecordedDirectory):
                 self.read(name)
 
     def check_facts(self, facts: RunFacts) -> None:
-        """Raise `StoreError` if the run was started with other data or another model."""
+        """Raise `StoreError` if the run's data or model has changed.
+
+        They must be those that the run was started with. The same holds for its plugins.
+        """
         started_with = self.read_facts(LEDGER, RunFacts)
         if set(facts.watching) <= set(started_with.watching):  # trackers of earlier rounds still count
             facts = facts.model_copy(update={"watching": started_with.watching})
@@ -232,7 +253,7 @@ class RunDirectory(RecordedDirectory):
             raise self.damage_error(name, f"not an npz file of plain arrays: {error}") from error
 
     def write_tensors(self, name: str, tensors: Arrays, notes: Mapping[str, object]) -> None:
-        """Write a safetensors file that holds a digest of its tensors, and notes."""
+        """Write a safetensors file with notes and its tensors' digest."""
         # Of other arrays safetensors would write the memory, in whatever order it is.
         ordered = {name: np.asarray(array, order="C") for name, array in tensors.items()}
         written = {**notes, "sha256": tensor_digest(ordered, notes)}
@@ -260,11 +281,17 @@ class RunDirectory(RecordedDirectory):
     # Models of rounds before noise
 
     def write_resampled(self, number: int, tensors: Arrays) -> None:
-        """Write the models of a round before noise and the plugins' states, from which continuations start."""
+        """Write the models of a round before noise, and plugin states.
+
+        Continuations start from them.
+        """
         self.write_tensors(name_resampled_file(number), tensors, {})
 
     def read_resampled(self, number: int) -> dict[str, NDArray[Any]]:
-        """Read what `write_resampled` wrote. Raises `StoreError` if the models of that round were not kept."""
+        """Read what `write_resampled` wrote.
+
+        Raises `StoreError` if the models of that round were not kept.
+        """
         if not self.has(name_resampled_file(number)):
             stored = sorted(file.stem.removeprefix("round-") for file in (self.path / "resample").glob("round-*"))
             kept = ", ".join(str(int(number)) for number in stored) or "none"
@@ -319,17 +346,17 @@ class RunDirectory(RecordedDirectory):
 
 
 def scratch_prefix(path: Path) -> str:
-    """Return how the names of folders begin in which a new run directory is put together."""
+    """Return the prefix of scratch folders for a new run directory."""
     return f".{path.name}.new-"
 
 
 def is_scratch_lock(file: Path) -> bool:
-    """Return whether a file is the lock of an answer that was not saved."""
+    """Return whether a file locks an answer that was not saved."""
     return len(file.parts) > 1 and file.parts[0].startswith(UNSAVED_ANSWER) and file.parts[1:] == (LOCK,)
 
 
 def name_resampled_file(number: int) -> str:
-    """Return the name of the file with the models of a round before noise."""
+    """Return the file name for models of a round before noise."""
     return f"resample/round-{number:04d}.safetensors"
 
 
@@ -340,5 +367,8 @@ def parse_kept_round(name: str) -> int:
 
 
 def tensor_digest(tensors: Arrays, notes: Mapping[str, object]) -> str:
-    """Return a digest of names, types, shapes and values of tensors, and of the notes beside them."""
+    """Return a digest of tensors and of the notes beside them.
+
+    It covers the names, types, shapes and values of the tensors.
+    """
     return content_digest(save_tensors(dict(tensors)) + json.dumps(notes, sort_keys=True).encode())

@@ -27,7 +27,10 @@ MODELS = "models"
 
 
 def read_parameters(directory: RunDirectory, federation: Federation) -> Tensor:
-    """Read the final model, (P,), or those of all groups, (G, P), to the device of the federation."""
+    """Read the final model, (P,), to the device of the federation.
+
+    With groups, read the models of all of them, (G, P).
+    """
     return flat_parameters(directory, federation.model.layout, federation.facts).to(federation.device)
 
 
@@ -51,7 +54,10 @@ def read_models(directory: RunDirectory, request: VoteRequest, layout: Layout, d
 
 
 def models_file(request: VoteRequest) -> str:
-    """Return the name of the file with the models of the continuations that vote in a request."""
+    """Return the name of the file with a request's models.
+
+    They are the models of the continuations that vote in it.
+    """
     return f"resample/models-{request.digest}.safetensors"
 
 
@@ -67,7 +73,10 @@ def read_shaped_tensors(
 
 
 def write_fitted_maps(directory: RunDirectory, fitted: FittedMaps) -> None:
-    """Write all tensors of all fitted feature maps, named by their place in the chain; no file if there are none."""
+    """Write all tensors of all fitted feature maps.
+
+    They are named by the map's place in the chain. Nothing is written without fitted maps.
+    """
     tensors = {
         f"{place}.{name}": tensor.numpy()
         for place, fitted_map in fitted.items()
@@ -78,7 +87,10 @@ def write_fitted_maps(directory: RunDirectory, fitted: FittedMaps) -> None:
 
 
 def read_fitted_maps(directory: RunDirectory, facts: RunFacts) -> FittedMaps:
-    """Read what `write_fitted` wrote. Raises `StoreError` if it is not what the ledger says."""
+    """Read what `write_fitted_maps` wrote.
+
+    Raises `StoreError` if it is not what the ledger says.
+    """
     if not facts.fitted_maps:
         return {}
     tensors = {name: torch.from_numpy(array) for name, array in directory.read_tensors(FITTED_MAPS).items()}

@@ -29,14 +29,20 @@ AGAIN = "delete the file and resume the run"
 
 
 def draw_vote_seed(config: RunConfig, directory: RunDirectory) -> None:
-    """Draw and record the secret seed of the votes when training is over, once for a run, if the config wants one."""
+    """Draw and record the secret seed of the votes.
+
+    This happens once for a run, when training is over, and only if the config wants a secret seed.
+    """
     if config.seeds.votes == "secret" and not directory.has(VOTE_SEED):
         directory.write_json(VOTE_SEED, {"seed": hex(secrets.randbits(SEED_BITS))})
         directory.record_files()
 
 
 def vote_streams(config: RunConfig, directory: RunDirectory) -> Streams:
-    """Return the random streams of a trained run with those of its votes: test-time noise, noise of continuations."""
+    """Return the random streams of a trained run and its votes.
+
+    Votes draw test-time noise and the noise of continuations.
+    """
     streams = streams_of(config)
     if config.seeds.votes != "secret":
         return streams
@@ -55,7 +61,10 @@ def has_votes(directory: RunDirectory, request: VoteRequest) -> bool:
 def write_votes(
     directory: RunDirectory, facts: RunFacts, request: VoteRequest, answers: Mapping[str, Votes], model: str
 ) -> None:
-    """Write the answers on all test sets to one file, with the digests of the sets and of the model."""
+    """Write the answers on all test sets to one file.
+
+    It also holds the digests of the sets and of the model.
+    """
     arrays: dict[str, NDArray[Any]] = {MODEL: np.array(model)}
     for name, votes in answers.items():
         arrays[f"{name}/digest"] = np.array(facts.test_sets[name].digest)
@@ -66,7 +75,10 @@ def write_votes(
 def read_votes(
     directory: RunDirectory, facts: RunFacts, request: VoteRequest, settings: VoteSettings, model: str
 ) -> dict[str, Votes]:
-    """Read the stored answers by test set, checked against the digests of the ledger and of the model."""
+    """Read the stored answers by test set.
+
+    Raises `StoreError` unless they fit the digests of the ledger and of the model.
+    """
     file = votes_file(request)
     path = directory.path / file
     arrays = directory.read_arrays(file)

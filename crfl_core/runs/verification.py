@@ -41,7 +41,10 @@ class Findings:
 
 
 def check_run(directory: RunDirectory) -> Findings:
-    """Compare every file of a run with its digest, and read it. The run is left as it is."""
+    """Compare every file of a run with its digest, and read it.
+
+    The run is left as it is.
+    """
     if directory.state == "finished":
         return check_finished_run(directory)
     problems = []
@@ -75,7 +78,10 @@ def check_finished_run(directory: RunDirectory) -> Findings:
 
 
 def check_saved_answer(answer: RunDirectory, run: str) -> Findings:
-    """Check the answer to a what-if question: its files, and that it is about the run with this manifest."""
+    """Check the files of an answer to a what-if question.
+
+    It must be about the run with the manifest `run`.
+    """
     problems = collect_errors(lambda: answer.digests)
     if problems:
         return Findings(0, tuple(problems))
@@ -87,7 +93,7 @@ def check_saved_answer(answer: RunDirectory, run: str) -> Findings:
 
 
 def reader(directory: RunDirectory, name: str) -> Callable[[], object]:
-    """Return a function that reads a file as far as its type is known."""
+    """Return a function that reads a file by its known type."""
     if name == ENVIRONMENT:
         return lambda: directory.read_sealed(name)
     readers: dict[str, Callable[[str], Any]] = {
@@ -99,7 +105,10 @@ def reader(directory: RunDirectory, name: str) -> Callable[[], object]:
 
 
 def collect_errors(read: Callable[[], object]) -> list[str]:
-    """Read something, and return the error message; an empty list if there is none."""
+    """Read something, and return the error message in a list.
+
+    The list is empty if no error occurs.
+    """
     try:
         read()
     except StoreError as error:
@@ -108,7 +117,7 @@ def collect_errors(read: Callable[[], object]) -> list[str]:
 
 
 def foreign_files_remark(directory: RunDirectory) -> Iterator[str]:
-    """Name the files in the directory that do not belong to the run."""
+    """Name the files here that do not belong to the run."""
     files = directory.list_foreign_files(directory.digests)
     if files:
         more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
@@ -116,9 +125,10 @@ def foreign_files_remark(directory: RunDirectory) -> Iterator[str]:
 
 
 def recompute_run(directory: RunDirectory, *, trust: bool = False) -> Findings:
-    """Train again as the config says, in a temporary folder, and compare the bits of every file.
+    """Train again as the config says, and compare every file.
 
-    Raises `CrflError` if the config needs `trust`, by the rules of `resume`.
+    The new run is in a temporary folder. All bits of a file must be the same. Raises `CrflError` if the config needs
+    `trust`, by the rules of `resume`.
     """
     from crfl_core.plugin_loading.registry import Registry
     from crfl_core.runs.run import load_runnable_config, run  # imports torch
@@ -216,7 +226,10 @@ def read_receipt(path: Path) -> dict[str, Any]:
 
 
 def check_receipt(directory: RunDirectory, path: Path) -> None:
-    """Raise `StoreError` if a run, whose files fit its own manifest, is not the run of a receipt."""
+    """Raise `StoreError` unless a run is that of a receipt.
+
+    The run's files already fit its own manifest.
+    """
     receipt = read_receipt(path)
     if receipt.get("manifest") == directory.status.get("manifest"):
         return

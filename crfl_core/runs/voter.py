@@ -69,7 +69,10 @@ class Voter:
         return answers
 
     def _train_continuations(self, session: Session, request: VoteRequest) -> Tensor:
-        """Train all continuations as one batch; return their noisy final models, and keep them for predictions."""
+        """Train all continuations as one batch.
+
+        Return their noisy final models, and keep these for predictions.
+        """
         assert request.resample_from is not None
         tensors = self.directory.read_resampled(request.resample_from)
         (kept,) = progress_from_arrays(request.resample_from, tensors, {}, session.federation)

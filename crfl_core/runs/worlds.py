@@ -55,7 +55,10 @@ class Replay:
 
 
 def with_attack(federation: Federation, attack: Attack | None) -> Federation:
-    """Return the same data, model and random streams with another attack, or none."""
+    """Return the same federation with another attack, or none.
+
+    Its data, model and random streams stay the same.
+    """
     config = federation.config.model_copy(update={"attack": attack})
     samples = federation.facts.samples
     members = federation.participation.members
@@ -125,7 +128,10 @@ def recorded_world(run: RunResult) -> World:
 
 
 def local_engine_like(engine: Engine) -> Plugin:
-    """Return an engine of this process that cuts rounds as another one does, whose workers have one thread each."""
+    """Return a local engine that cuts rounds like another one.
+
+    It runs in this process, and its workers have one thread each.
+    """
     options = {"threads": 1, "chunk_clients": getattr(engine, "chunk_clients", None)}
     return Registry().load("engine", "local").model_validate(options).with_name("local")
 
@@ -153,7 +159,10 @@ class Replays:
 
     @cached_property
     def clean(self) -> World:
-        """Return the world without attackers. Raises `CrflError` if it ends with another model than the run."""
+        """Return the world without attackers.
+
+        Raises `CrflError` if it ends with another model than the run.
+        """
         found = self._replay(None, "replay: clean")
         if self._run.config.attack is None and not torch.equal(found.parameters.cpu(), self._run.parameters):
             raise CrflError(
@@ -163,7 +172,10 @@ class Replays:
         return self._world(found)
 
     def attacked(self, attack: Attack, phase: str) -> World:
-        """Return the world that these attackers make; progress is reported as that of a phase."""
+        """Return the world that these attackers make.
+
+        Progress is reported as that of `phase`.
+        """
         return self._world(self._replay(attack, phase))
 
     def _replay(self, attack: Attack | None, phase: str) -> Replay:
@@ -172,7 +184,10 @@ class Replays:
         return replay(session, self._resampled, lambda number: self._watching.report_progress(phase, number, total))
 
     def _session(self, federation: Federation) -> Session:
-        """Return a session with plugins of its own, so that no replay meets what another one left behind."""
+        """Return a session with plugins of its own.
+
+        No replay then meets what another one left behind.
+        """
         return separate_session(Session.of(federation, self._path))
 
     def _world(self, found: Replay) -> World:

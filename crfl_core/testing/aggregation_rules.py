@@ -235,20 +235,26 @@ def check_respects_breakdown(case: Case[Aggregator]) -> None:
 
 
 def skip_if_measured_by_the_server(case: Case[Aggregator]) -> None:
-    """Skip rules with samples of the server: they may rescale updates, so weights have another scale."""
+    """Skip rules with samples of the server.
+
+    They may rescale updates, so weights have another scale.
+    """
     if type(case.plugin).needs_root:
         raise Skipped("it measures updates by the server's samples, and may set their length")
 
 
 def honest_round(case: Case[Aggregator]) -> ClientUpdates:
-    """Return an ordinary round in which no update is longer than the bound."""
+    """Return an ordinary round without updates above the bound."""
     values = gaussian(case.once(round_size), 6)
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     return round_of(values * UPDATE_BOUND / np.maximum(lengths, UPDATE_BOUND))
 
 
 def agreeing_round(case: Case[Aggregator], length: float) -> ClientUpdates:
-    """Return a round of updates of this length in nearly the same direction."""
+    """Return a round of updates that nearly share a direction.
+
+    All updates have this length.
+    """
     values = gaussian(1, 6) + 0.01 * gaussian(case.once(round_size), 6)
     return round_of(values * length / np.linalg.norm(values, axis=1, keepdims=True))
 
@@ -261,7 +267,10 @@ def rule_results(case: Case[Aggregator]) -> Iterator[tuple[str, ClientUpdates, R
 
 
 def per_parameter(aggregate: RuleResult) -> Tensor:
-    """Return the weights as (n, P) or, if they are equal in all coordinates, (n, 1)."""
+    """Return the weights as (n, P).
+
+    If they are equal in all coordinates, return (n, 1).
+    """
     return aggregate.weights[:, None] if aggregate.full_weights is None else aggregate.full_weights()
 
 

@@ -207,7 +207,10 @@ def demand_answer(case: Case[AggregationStep], situation: str, updates: ClientUp
 
 
 def demand_finite(situation: str, result: RuleResult | AppliedStage) -> None:
-    """Fail on NaN or infinity, except in a cap, where infinity means no cap."""
+    """Raise `CheckFailed` for NaN or infinity.
+
+    Infinity is allowed in a cap, where it means no cap.
+    """
     for name, tensor in tensors(result).items():
         wrong = torch.isnan(tensor) if name == "cap" else ~torch.isfinite(tensor)
         if bool(wrong.any()):
@@ -219,7 +222,10 @@ def demand_finite(situation: str, result: RuleResult | AppliedStage) -> None:
 
 
 def same_precision(result: RuleResult | AppliedStage) -> dict[str, Tensor]:
-    """Return the parts of an answer that have the precision of the updates; weights may be more precise."""
+    """Return the parts of an answer in the precision of updates.
+
+    Weights may be more precise.
+    """
     names = ("update", "offset", "values", "mixing")
     found = {name: part for name in names if isinstance(part := getattr(result, name, None), Tensor)}
     if isinstance(result, RuleResult) and result.full_weights is not None:
@@ -228,7 +234,10 @@ def same_precision(result: RuleResult | AppliedStage) -> dict[str, Tensor]:
 
 
 def through_checkpoint(state: State) -> dict[str, Tensor]:
-    """Write a state to a checkpoint and read it: plain tensors under names."""
+    """Write a state to a checkpoint and read it.
+
+    The result has plain tensors under names.
+    """
     stored = safetensors.numpy.save({name: tensor.cpu().contiguous().numpy() for name, tensor in state.items()})
     return {name: torch.from_numpy(array) for name, array in safetensors.numpy.load(stored).items()}
 
@@ -338,7 +347,10 @@ def matrix_of(staged: AppliedStage) -> Tensor:
 
 
 def matching_distance(one: Tensor, other: Tensor) -> float:
-    """Return the largest distance of a row to the nearest row of the other matrix."""
+    """Return the largest distance of a row to its nearest row.
+
+    The nearest row is in the other matrix. The distance is infinite if the shapes differ.
+    """
     if one.shape != other.shape:
         return float("inf")
     distances = torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist")

@@ -46,7 +46,10 @@ def use_algorithm(algorithm: LocalAlgorithm, case: Case[LocalAlgorithm]) -> Tens
 
 
 def run_steps(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tensor:
-    """Return the directions of some steps on `1/2 ||w - problem||^2`, and what is kept, (steps + kept, R, n, P)."""
+    """Return the directions and the memory of some steps.
+
+    The steps are on `1/2 ||w - problem||^2`. The result is (steps + kept, R, n, P).
+    """
     state: State = {}
     parameters = start.clone()
     own, mean = sample_memory(algorithm, problem)
@@ -64,7 +67,10 @@ def run_steps(algorithm: LocalAlgorithm, problem: Tensor, start: Tensor) -> Tens
 
 
 def sample_memory(algorithm: LocalAlgorithm, problem: Tensor) -> tuple[State, State]:
-    """Return what each client keeps, and a mean; empty unless the algorithm is stateful."""
+    """Return what each client keeps, and a mean.
+
+    Both are empty unless the algorithm is stateful.
+    """
     names = algorithm.remembers if isinstance(algorithm, StatefulAlgorithm) else ()
     own = {name: 0.1 * (number + 1) * problem for number, name in enumerate(names)}
     return own, {name: 0.5 * values for name, values in own.items()}
@@ -79,7 +85,10 @@ def sample_models(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
 
 
 def scale_others(models: Tensor, factor: float) -> Tensor:
-    """Return models, (R, n, P), of which all but that of the last client and replica are multiplied by a factor."""
+    """Return models, (R, n, P), most of which are scaled.
+
+    All but that of the last client and replica are multiplied by `factor`.
+    """
     scaled = factor * models
     scaled[-1, -1] = models[-1, -1]
     return scaled

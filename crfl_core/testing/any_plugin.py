@@ -105,7 +105,10 @@ def check_options_survive_a_config_file(case: Case[Plugin]) -> None:
 
 
 def have_same_options(one: object, other: object) -> bool:
-    """Return whether two values are equal, plugins in them if their options are: not where their classes come from."""
+    """Return whether two values are equal.
+
+    Plugins in them are equal if their options are. Where their classes come from does not count.
+    """
     if isinstance(one, Plugin) and isinstance(other, Plugin):
         return type(one) is type(other) and all(map(have_same_options, dict(one).values(), dict(other).values()))
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -202,7 +205,10 @@ def check_importing_has_no_side_effects(case: Case[Plugin]) -> None:
 
 @contextlib.contextmanager
 def watch_globals(doing: str) -> Iterator[None]:
-    """Fail if something is printed to stdout, or a global generator or setting of PyTorch changes."""
+    """Raise `CheckFailed` if something global changes.
+
+    That is a print to stdout, or a change of a global generator or setting of PyTorch.
+    """
     before = global_state()
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -295,7 +295,10 @@ def demand_cover(attack: Attack, scene: Scene, name: str) -> None:
 
 
 def poison_kind(attack: Attack, realised: RealisedAttack) -> Poison:
-    """Return the kind of poison, from measurements and from what the attack overrides."""
+    """Return the kind of poison.
+
+    It follows from measurements and from what the attack overrides.
+    """
     if any(getattr(type(attack), name) is not getattr(Attack, name) for name in FREE_METHODS):
         return "update"
     if not realised.flips.any():

@@ -250,7 +250,10 @@ def check_larger_caps_end_the_forward_reading(case: Case[Certificate]) -> None:
 
 
 def demand_backward(case: Case[Certificate], what: str, other: Ledger, worse: Ledger) -> None:
-    """Fail if numbers depend on a changed ledger and still certify arbitrary updates forward."""
+    """Raise `CheckFailed` for a forward reading of a changed ledger.
+
+    The numbers then depend on the ledger and still certify arbitrary updates forward.
+    """
     if not case.plugin.sound:
         raise Skipped("it does not claim to be sound")
     trial = case.once(find_trial)
@@ -304,5 +307,8 @@ def trial_guarantees(case: Case[Certificate]) -> Iterator[tuple[Level, Guarantee
 
 
 def ask_radius(guarantee: Guarantee) -> NDArray[np.float64]:
-    """Return 1 plus the radius of each prediction, 0 where there is no radius."""
+    """Return 1 plus the radius of each prediction.
+
+    It is 0 where a prediction has no radius.
+    """
     return np.where(np.isnan(guarantee.radius), 0.0, 1.0 + guarantee.radius)

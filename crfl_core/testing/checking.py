@@ -47,7 +47,7 @@ def check_plugin(
 
 
 def each_result(plugin: Checked) -> Iterator[Result]:
-    """Yield the result of every check of `check_plugin` as soon as it is known."""
+    """Yield the result of each of `check_plugin`'s checks when known."""
     yield from run_checks(Case(instance_of(plugin), None), NOTHING)
 
 
@@ -57,7 +57,9 @@ def parametrize_with_checks(
     expected_failures: Mapping[str, str] = NOTHING,
     search: Search | None = None,
 ) -> Callable[..., Any]:
-    """Parametrize a test with every check of every plugin, each with a readable id.
+    """Parametrize a test with every check of every plugin.
+
+    Each has a readable id.
 
         @parametrize_with_checks([TrimmedMean(trim=2)])
         def test_plugin_conforms(check):
@@ -70,7 +72,10 @@ def parametrize_with_checks(
 
 
 def instance_of(plugin: Checked) -> Plugin | Command:
-    """Return an instance of a plugin class, or the command of a function or typer app."""
+    """Return an instance of a plugin class, or a command.
+
+    A function or typer app becomes a `Command`.
+    """
     if isinstance(plugin, Plugin):
         plugin_kind(type(plugin))
         return plugin
@@ -86,7 +91,7 @@ def instance_of(plugin: Checked) -> Plugin | Command:
 
 
 def command_name(target: Callable[..., object] | typer.Typer) -> str:
-    """Return the name of a command, from its function or its typer app."""
+    """Return a command's name, from its function or typer app."""
     name = getattr(target, "__name__", None) or getattr(getattr(target, "info", None), "name", None)
     return name.replace("_", "-") if isinstance(name, str) else "command"
 
@@ -137,7 +142,10 @@ def cases_of(cases: Sequence[Case[Any]], expected_failures: Mapping[str, str]) -
 
 
 def titles(cases: Sequence[Case[Any]]) -> list[str]:
-    """Name the plugins, with classes where kinds share a name and options where a class repeats."""
+    """Name the plugins so that all titles differ.
+
+    Titles have classes where kinds share a name, and options where a class repeats.
+    """
     classes = Counter(name for name, _ in {(case.name, type(case.plugin)) for case in cases})
     several = Counter((case.name, type(case.plugin)) for case in cases)
     found = []
@@ -149,7 +157,10 @@ def titles(cases: Sequence[Case[Any]]) -> list[str]:
 
 
 def options_of(plugin: Plugin | Command) -> str:
-    """Return the options that differ from their defaults; for a command, its origin."""
+    """Return the options that differ from their defaults.
+
+    For a command, return its origin.
+    """
     if isinstance(plugin, Command):
         return plugin.origin
     return ", ".join(f"{name}={getattr(plugin, name)!r}" for name in sorted(plugin.model_fields_set))

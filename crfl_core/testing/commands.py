@@ -114,7 +114,10 @@ def load_command(case: Case[Command]) -> click.Command:
 
 
 def commands_of(case: Case[Command]) -> Iterator[tuple[str, click.Command]]:
-    """Yield the command and all its subcommands, each with the words that call it."""
+    """Yield the command and all its subcommands.
+
+    Each comes with the words that call it.
+    """
     waiting = [(case.name, load_command(case))]
     while waiting:
         name, command = waiting.pop(0)
@@ -124,7 +127,10 @@ def commands_of(case: Case[Command]) -> Iterator[tuple[str, click.Command]]:
 
 
 def parse_arguments(command: click.Command, name: str, arguments: list[str]) -> tuple[int | None, str]:
-    """Parse arguments; return the exit status, None if they are valid, and the output."""
+    """Parse arguments, and return the exit status and the output.
+
+    The exit status is None if the arguments are valid.
+    """
     printed = StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
@@ -137,7 +143,10 @@ def parse_arguments(command: click.Command, name: str, arguments: list[str]) -> 
 
 
 def entry_point_of(command: Command) -> EntryPoint:
-    """Return the entry point of a command, or the one that its author would write."""
+    """Return the entry point of a command.
+
+    If it has none, return the one that its author would write.
+    """
     if command.point is not None:
         return command.point
     functions = [command.target, *(info.callback for info in getattr(command.target, "registered_commands", ()))]

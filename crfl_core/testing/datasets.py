@@ -40,7 +40,10 @@ def read_raw(case: Case[Dataset]) -> Data:
 
 
 def load_and_scale(case: Case[Dataset]) -> Data:
-    """Load the scaled data; errors are the plugin's fault if the raw data can be read."""
+    """Load the scaled data.
+
+    Errors are the plugin's fault if the raw data can be read.
+    """
     case.once(read_raw)
     return case.plugin.load()
 
@@ -172,7 +175,10 @@ def check_every_scaling_works(case: Case[Dataset]) -> None:
 
 
 def redefines_option(dataset: type[Dataset], option: str) -> bool:
-    """Return whether a dataset redefines an option, such as the number of samples to generate."""
+    """Return whether a dataset redefines an option.
+
+    An example is the number of samples to generate.
+    """
     below = dataset.__mro__[: dataset.__mro__.index(Dataset)]
     return any(option in vars(base).get("__annotations__", {}) for base in below)
 

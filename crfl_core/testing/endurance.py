@@ -64,7 +64,10 @@ def check_a_resumed_run_ends_the_same(case: Case[AggregationStep | Attack]) -> N
 
 
 def step_config(case: Case[Any]) -> dict[str, Any]:
-    """Return a small run whose rounds fit the options of a step, with trusted samples if it needs them."""
+    """Return a small run whose rounds fit a step's options.
+
+    It has trusted samples if the step needs them.
+    """
     clients = max(10, case.once(round_size))
     trusted = {"reserve": {"root": ROOT_SAMPLES}} if type(case.plugin).needs_root else {}
     return small_config(partition={"type": "iid", "clients": clients}, **trusted, **table_of(Case(case.fresh())))
@@ -94,7 +97,10 @@ def check_threads_do_not_disturb_each_other(case: Case[Any]) -> None:
 
 
 def thread_jobs(case: Case[Any]) -> Iterator[Job]:
-    """Yield the calls that threads make to the same model, map or attack."""
+    """Yield the calls that threads make to the same plugin.
+
+    It is a model, a feature map or an attack.
+    """
     if isinstance(case.plugin, Model):
         for facts, model in build_models(case):
             parameters, x, y, weights = sample_problem(model, facts)
@@ -116,7 +122,10 @@ def thread_jobs(case: Case[Any]) -> Iterator[Job]:
 
 
 def run_concurrently(jobs: Sequence[Job]) -> list[list[object]]:
-    """Run every job in several threads at the same time and return all answers."""
+    """Run every job in several threads at the same time.
+
+    Return all answers.
+    """
     begin = Barrier(THREADS)
 
     def work(first: int) -> list[tuple[int, object]]:
@@ -176,7 +185,10 @@ class LargestTensor(TorchDispatchMode):
 
 @contextmanager
 def measure_memory() -> Iterator[dict[str, int]]:
-    """Measure the largest tensor and the peak of Python and NumPy, in bytes, filled in afterwards."""
+    """Measure the largest tensor and the peak memory, in bytes.
+
+    The peak is that of Python and NumPy. The dictionary is filled in afterwards.
+    """
     found: dict[str, int] = {}
     tracing = tracemalloc.is_tracing()
     if not tracing:

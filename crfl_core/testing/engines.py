@@ -33,7 +33,10 @@ class Exercise(NamedTuple):
 
 
 def exercise(_: Case[Engine]) -> Exercise:
-    """Set up a round of ten clients, one of them an attacker, from three models."""
+    """Set up a round of ten clients from three models.
+
+    One of the clients is an attacker.
+    """
     config = load_config(
         {
             "rounds": 2,

@@ -272,7 +272,10 @@ def check_operator_norm_is_a_norm(case: Case[Model]) -> None:
 
 
 def build_models(case: Case[Model]) -> Iterator[tuple[DataFacts, BoundModel]]:
-    """Return the model for every kind of data that its options fit; fail if it can be built for none."""
+    """Return the model for every kind of data that it fits.
+
+    Raises `CheckFailed` if its options fit none.
+    """
     found, refusals = case.once(models_for_data)
     if not found:
         raise CheckFailed(
@@ -284,7 +287,10 @@ def build_models(case: Case[Model]) -> Iterator[tuple[DataFacts, BoundModel]]:
 
 
 def models_for_data(case: Case[Model]) -> tuple[list[tuple[DataFacts, BoundModel]], dict[str, str]]:
-    """Build the model for images and tabular data; also return why it was refused, by kind of data."""
+    """Build the model for images and tabular data.
+
+    Also return why it was refused, by kind of data.
+    """
     built: list[tuple[DataFacts, BoundModel]] = []
     refusals: dict[str, str] = {}
     for kinds in (KINDS_OF_DATA, LARGE_IMAGES):
@@ -302,7 +308,10 @@ def generator(seed: int) -> torch.Generator:
 
 
 def sample_problem(model: BoundModel, facts: DataFacts) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Draw parameters of 2 replicas and 3 clients, inputs, labels and sample weights with padding."""
+    """Draw parameters, inputs, labels and sample weights.
+
+    They are of 2 replicas and 3 clients. The sample weights have padding.
+    """
     source = generator(5)
     parameters = 0.3 * torch.randn(2, 3, model.layout.size, dtype=torch.float64, generator=source)
     x = torch.rand(3, 6, facts.inputs, dtype=torch.float64, generator=source)

@@ -143,7 +143,10 @@ def run_optimiser(
     aggregates: list[np.ndarray[tuple[int], np.dtype[np.float64]]],
     dtype: torch.dtype = torch.float64,
 ) -> list[tuple[OptimiserResult, Tensor]]:
-    """Run the optimiser as the core does; return its answers with the aggregates."""
+    """Run the optimiser as the core does.
+
+    Return its answers with the aggregates.
+    """
     state: State = {}
     answered: list[tuple[OptimiserResult, Tensor]] = []
     for number, values in enumerate(aggregates, start=1):

@@ -43,12 +43,18 @@ class Scene(NamedTuple):
 
     @property
     def real(self) -> Tensor:
-        """Return which rows of the batches are samples and not padding, (attackers, steps, batch)."""
+        """Return which rows of the batches are samples, not padding.
+
+        The mask is (attackers, steps, batch).
+        """
         return torch.arange(self.clean.x.shape[2]) < self.clean.sizes[..., None]
 
 
 def federation_with(attack: Attack, *, tabular: bool) -> Federation:
-    """Build a federation of twenty clients, with as many rounds as the attack's schedule needs."""
+    """Build a federation of twenty clients.
+
+    It has as many rounds as the attack's schedule needs.
+    """
     registry = registry_with({attack.configured_as: type(attack)})
     return build(load_config(attack_config(attack, tabular=tabular), registry=registry).config)
 
@@ -65,7 +71,10 @@ def attack_config(attack: Attack, *, tabular: bool) -> dict[str, Any]:
 
 
 def start_of(federation: Federation) -> Tensor:
-    """Return the initial model, moved a little so that gradients are not those of zero."""
+    """Return the initial model, moved a little.
+
+    Its gradients are then not those of zero.
+    """
     return rounds.initial_progress(federation)[0].models[0] + 0.01
 
 
@@ -76,7 +85,10 @@ def plan_of(federation: Federation, number: int, *, attacked: bool = True) -> Ro
 
 
 def scene_of(federation: Federation, attack: Attack, number: int | None = None, state: State | None = None) -> Scene:
-    """Set up an attacked round with some short batches, and with the given state of the attack."""
+    """Set up an attacked round with some short batches.
+
+    The attack has the given state.
+    """
     plan = plan_of(federation, number or federation.participation.attack_rounds[0])
     attackers = plan.clients.take(plan.behaviour.attacking)
     steps = plan.behaviour.steps[plan.behaviour.attacking]
@@ -89,7 +101,10 @@ def scene_of(federation: Federation, attack: Attack, number: int | None = None, 
 
 
 def all_scenes(case: Case[Attack]) -> dict[str, Scene | str]:
-    """Return a scene for images and one for tabular data, or why the attack refuses them."""
+    """Return a scene for images and one for tabular data.
+
+    A text says why the attack refuses such data.
+    """
     found: dict[str, Scene | str] = {}
     for name, tabular in (("images", False), ("tabular data", True)):
         try:
@@ -109,7 +124,10 @@ def scenes(case: Case[Attack]) -> Iterator[tuple[str, Scene]]:
 
 
 def measure_attack(scene: Scene) -> RealisedAttack:
-    """Measure the attackers in the round of a scene, on their batches and updates."""
+    """Measure the attackers in the round of a scene.
+
+    Their batches and updates are measured.
+    """
     real = scene.real
     sizes = scene.clean.sizes
     delta = (scene.dirty.x - scene.clean.x).double().norm(dim=-1) * real
@@ -136,7 +154,10 @@ def train(federation: Federation, plan: RoundPlan) -> LocalUpdates:
 
 
 def submissions(federation: Federation, plan: RoundPlan) -> Submissions:
-    """Return the submissions of a round from the initial model, with attackers without memory."""
+    """Return the submissions of a round from the initial model.
+
+    Its attackers have no memory.
+    """
     return Submissions(federation, plan, start_of(federation), {}, None)
 
 
@@ -152,7 +173,10 @@ def attacker_view(attack: Attack, scene: Scene) -> AttackerView:
 
 
 def attacker_observation(attack: Attack, scene: Scene) -> AttackerObservation:
-    """Return what attackers observe after the round of a scene, in which the model moves a little."""
+    """Return what attackers observe after the round of a scene.
+
+    The model moves a little in that round.
+    """
     start = start_of(scene.federation)
     crafted = attack.craft(attacker_view(attack, scene), scene.federation.prepared)
     following = start - 0.01 * torch.arange(1.0, 1.0 + len(start)).to(start) / len(start)

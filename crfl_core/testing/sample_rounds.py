@@ -42,7 +42,10 @@ HUGE = 1e18
 
 
 def clients_of(count: int, **columns: Any) -> Clients:
-    """Return clients of 10, 11, ... samples. Ids have gaps, as when only some clients take part."""
+    """Return clients of 10, 11, and more samples.
+
+    Ids have gaps, as when only some clients take part.
+    """
     ones = np.ones(count, np.int64)
     facts = {
         "ids": 2 * np.arange(count) + 1,
@@ -64,7 +67,10 @@ ALL_CLIENTS = clients_of(FEDERATION, ids=np.arange(FEDERATION))
 
 
 def round_of(values: NDArray[np.float64] | Tensor, *, number: int = 1, **columns: Any) -> ClientUpdates:
-    """Return updates as those of a round, from a broadcast model that is not zero."""
+    """Return updates as those of a round.
+
+    The broadcast model is not zero.
+    """
     submitted = torch.as_tensor(values)
     clients, size = submitted.shape
     start = torch.linspace(-1.0, 1.0, size, dtype=submitted.dtype, device=submitted.device)
@@ -89,7 +95,10 @@ def round_size(case: Case[AggregationStep]) -> int:
 
 
 def accepts(step: AggregationStep, clients: Clients) -> bool:
-    """Return whether the options fit a round; an `OptionError` before training also counts as an answer."""
+    """Return whether the options fit a round.
+
+    An `OptionError` before training also counts as an answer.
+    """
     try:
         step.check(clients)
     except OptionError:
@@ -123,7 +132,10 @@ def situations(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
 
 
 def every_size(case: Case[AggregationStep]) -> dict[str, ClientUpdates]:
-    """Return the situations, and one with many parameters, which is too slow for every check."""
+    """Return the situations, and one with many parameters.
+
+    The latter is too slow for every check.
+    """
     return case.once(situations) | {"10,000 parameters": round_of(gaussian(case.once(round_size), 10_000))}
 
 
@@ -150,12 +162,18 @@ def select_clients(updates: ClientUpdates, rows: NDArray[np.int64]) -> ClientUpd
 
 
 def prepare_state(step: AggregationStep, updates: ClientUpdates) -> State:
-    """Return the state of the step before the first round, in the precision of the updates."""
+    """Return the state of the step before the first round.
+
+    It is in the precision of the updates.
+    """
     return core.ask_initial_state(step, updates.round.server)
 
 
 def run_step(step: AggregationStep, updates: ClientUpdates, state: State | None = None) -> RuleResult | AppliedStage:
-    """Run a step as the core does, in the first round if there is no state; shapes are checked."""
+    """Run a step as the core does.
+
+    Without a state it is the first round. Shapes are checked.
+    """
     if isinstance(step, Stage):
         return run_stage(step, updates, state)
     assert isinstance(step, Aggregator)
@@ -179,7 +197,10 @@ def tensors(result: RuleResult | AppliedStage) -> Mapping[str, Tensor]:
 
 
 def tolerance(values: Tensor) -> float:
-    """Return how far sums over clients may differ by rounding, given the longest update."""
+    """Return how far sums over clients may differ by rounding.
+
+    The tolerance grows with the longest update.
+    """
     digits = 1e-9 if values.dtype == torch.float64 else 1e-4
     return digits * max(float(torch.linalg.vector_norm(values, dim=1).max()), torch.finfo(values.dtype).tiny)
 
@@ -190,7 +211,10 @@ def exceeds_one(totals: Iterable[float]) -> bool:
 
 
 def is_constant(totals: Sequence[float]) -> bool:
-    """Return whether totals of weights are the same in all rounds, as with a server rate."""
+    """Return whether totals of weights are the same each round.
+
+    They are with a server rate.
+    """
     return max(totals) - min(totals) <= WEIGHT_TOLERANCE * max(totals)
 
 
@@ -221,7 +245,10 @@ class Slope(BoundModel):
 
 @functools.cache
 def root_of(size: int) -> RootSamples:
-    """Draw samples of two classes, in double precision, each on its side of the origin."""
+    """Draw samples of two classes, in double precision.
+
+    Each class is on its side of the origin.
+    """
     generator = np.random.default_rng(11)
     labels = np.arange(ROOT_SAMPLES) % 2
     inputs = generator.standard_normal((ROOT_SAMPLES, size)) + (2 * labels - 1)[:, None]
@@ -229,5 +256,8 @@ def root_of(size: int) -> RootSamples:
 
 
 def server_of(size: int, all_clients: Clients, streams: Streams) -> ServerView:
-    """Return the server of rounds with updates of this size, in a federation of these clients."""
+    """Return the server of rounds with updates of this size.
+
+    It is in a federation of these clients.
+    """
     return ServerView(Slope(size), all_clients, len(all_clients), 9, streams, root_of(size))

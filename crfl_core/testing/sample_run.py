@@ -93,7 +93,10 @@ attack that was found to change its prediction, infinite where none was; None if
 
 
 def find_trial(case: Case[Certificate]) -> Trial:
-    """Return a trial that the certificate does not refuse, if there is one."""
+    """Return a trial that the certificate does not refuse.
+
+    If it refuses all, return the last one.
+    """
     *others, last = product(THREATS, GROUPS if case.plugin.groups else (None,))
     for threat, groups in others:
         with suppress(Skipped):
@@ -205,12 +208,18 @@ SPOTS = "conformance-spots"
 
 
 def registry_with(plugins: dict[str, type[Plugin]]) -> Registry:
-    """Return a registry of what is installed, the data of this module, and plugins under test."""
+    """Return a registry with plugins under test.
+
+    It also has what is installed, and the data of this module.
+    """
     return Registry({SPOTS: Spots, **plugins})
 
 
 def small_config(**changes: Any) -> dict[str, Any]:
-    """Return the config of a short run: three rounds of ten clients, batches that do not divide evenly."""
+    """Return the config of a short run.
+
+    It has three rounds of ten clients. Batches do not divide the samples evenly.
+    """
     config: dict[str, Any] = {
         "name": "conformance",
         "rounds": 3,

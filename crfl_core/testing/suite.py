@@ -69,13 +69,19 @@ class Case(Generic[P]):
         return cast("T", self._known[make])
 
     def seen_before(self, failure: CheckFailed, check: str) -> str:
-        """Return the check that failed before for the same cause; empty if there is none."""
+        """Return the check that failed before for the same cause.
+
+        The text is empty if none did.
+        """
         cause = cause_of(failure, type(self.plugin))
         first = check if cause is None else self._causes.setdefault(cause, check)
         return "" if first == check else first
 
     def fresh(self) -> P:
-        """Return the plugin as a config would make it again: of the same distribution, without any memory."""
+        """Return the plugin as a config would make it again.
+
+        It is of the same distribution, without any memory.
+        """
         plugin = cast("Plugin", self.plugin)
         options = {name: getattr(plugin, name) for name in plugin.model_fields_set}
         return cast("P", type(plugin).model_validate(options).with_name(self.name, plugin._provided_by))
@@ -85,9 +91,10 @@ SAME_CAUSE = "it cannot be made before {} passes: what goes wrong there stops th
 
 
 def cause_of(failure: CheckFailed, plugin: type[object]) -> Hashable:
-    """Return the cause of a failure by an exception: a place in the plugin, or what the core refused.
+    """Return the cause of a failure by an exception.
 
-    None for a promise that is broken in a way of its own. Numbers in a message are those of the round that was tried.
+    It is a place in the plugin, or what the core refused. None for a promise that is broken in a way of its own.
+    Numbers in a message are those of the round that was tried.
     """
     root: BaseException = failure
     while (deeper := root.__cause__) is not None:
@@ -124,7 +131,10 @@ class Promise:
         return cleandoc(self.function.__doc__ or "").partition("\n")[0]
 
     def check(self, case: Case[Any]) -> None:
-        """Raise `CheckFailed` if the plugin breaks the promise, `Skipped` if it has none to keep."""
+        """Raise `CheckFailed` if the plugin breaks the promise.
+
+        Raises `Skipped` if the plugin has no such promise to keep.
+        """
         try:
             self.function(case)
         except (CheckFailed, Skipped):
@@ -168,9 +178,10 @@ def check_for(base: type[Plugin | Command]) -> Callable[[CheckFunction], CheckFu
 
 
 def usage_of(base: type[Plugin]) -> Callable[[Use], Use]:
-    """Register a function as the ordinary use of a kind; it returns all results.
+    """Register a function as the ordinary use of a kind.
 
-    It is handed the plugin to use, and the case for what can be computed once, whichever instance is used.
+    The function returns all results. It is handed the plugin to use, and the case for what can be computed once,
+    whichever instance is used.
     """
 
     def register(function: Use) -> Use:
@@ -204,7 +215,7 @@ def run_checks(case: Case[Any], expected_failures: Mapping[str, str]) -> Iterato
 
 
 def run_check(promise: Promise, case: Case[Any], reason: str | None) -> tuple[Status, str]:
-    """Run a check, which is expected to fail if a `reason` is given."""
+    """Run a check, which should fail if `reason` is given."""
     try:
         promise.check(case)
     except Skipped as why:
@@ -226,7 +237,10 @@ def check_expected_failures(expected_failures: Mapping[str, str], known: set[str
 
 
 def difference(one: object, other: object, path: str = "the answer") -> str:
-    """Describe where two answers differ; empty if they do not. Functions inside them are not compared."""
+    """Describe where two answers differ.
+
+    The text is empty if they do not. Functions inside them are not compared.
+    """
     if callable(one) and callable(other):
         return ""
     if type(one) is not type(other):
@@ -244,7 +258,7 @@ def difference(one: object, other: object, path: str = "the answer") -> str:
 
 
 def pair_parts(one: Any, other: Any) -> list[tuple[str, object, object]]:
-    """Return the parts of two objects of the same type, side by side."""
+    """Return pairs of parts of two objects of one type."""
     if is_dataclass(one) and not isinstance(one, type):
         return [(f".{part.name}", getattr(one, part.name), getattr(other, part.name)) for part in fields(one)]
     if isinstance(one, BaseModel):

@@ -103,7 +103,10 @@ def check_results_stay_the_same(case: Case[Tracker]) -> None:
 
 @contextmanager
 def run_folder(tracker: Tracker, **changes: Any) -> Iterator[tuple[dict[str, Any], dict[str, type[Plugin]], Path]]:
-    """Yield a config that names the tracker, its plugins and a folder; fail if the run disables the tracker."""
+    """Yield a config, plugins and a folder.
+
+    The config names the tracker. Raises `CheckFailed` if the run disables the tracker.
+    """
     name = tracker.configured_as
     plugins: dict[str, type[Plugin]] = {SPOTS: Spots, name: type(tracker)}
     with TemporaryDirectory(prefix="crfl-") as folder, warnings.catch_warnings(record=True) as seen:

@@ -35,7 +35,10 @@ class Package:
 
 
 def add_to_package(names: PluginNames, root: Path, *, registry: Registry) -> Package:
-    """Write a plugin into the package in `root`. Raises `ScaffoldError`; then nothing is written."""
+    """Write a plugin into the package in `root`.
+
+    Raises `ScaffoldError`. Then nothing is written.
+    """
     names.check_name()
     package = read_package(root)
     module = f"{package.module}.{names.function_name}"
@@ -84,7 +87,10 @@ def entry_points(tree: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
 
 
 def with_entry_point(package: Package, group: str, name: str, target: str) -> str:
-    """Add a line or table to the text of pyproject.toml, and change nothing else."""
+    """Add a line or table to the text of `pyproject.toml`.
+
+    Nothing else is changed. Raises `ScaffoldError` if that fails.
+    """
     line = f'{name} = "{target}"'
     header = re.compile(rf'^\[project\.entry-points\.["\']{re.escape(group)}["\']\][^\n]*\n', re.MULTILINE)
     if header.search(package.text):
@@ -133,7 +139,10 @@ def files_to_add(names: PluginNames, package: Package, module: str, registry: Re
 
 
 def write_all(content: Mapping[Path, str], project: Path, text: str) -> None:
-    """Write the new files, then pyproject.toml; remove them again if an error occurs."""
+    """Write the new files, then `pyproject.toml`.
+
+    If an error occurs, remove them again.
+    """
     written: list[Path] = []
     scratch = project.with_name(f".{project.name}.new")
     try:

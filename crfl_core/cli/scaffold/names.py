@@ -56,7 +56,10 @@ class PluginNames:
 
     @property
     def target(self) -> str:
-        """Return the target of the entry point: a command's function, any other plugin's class."""
+        """Return the target of the entry point.
+
+        It is a command's function, or any other plugin's class.
+        """
         return self.function_name if self.kind == COMMAND else self.class_name
 
     @property
@@ -100,5 +103,8 @@ class PluginNames:
             raise ScaffoldError(f"{self.plugin!r} is a command of crfl itself: choose another name")
 
     def rivals(self, registry: Registry) -> tuple[str, ...]:
-        """Return the installed distributions that have a plugin of this kind and name."""
+        """Return the installed distributions with a rival plugin.
+
+        A rival has the same kind and name.
+        """
         return tuple(found.origin for found in registry.found[self.found_as].get(self.plugin, ()))

@@ -38,7 +38,10 @@ def write_package(
     registry: Registry,
     url: str | None = None,
 ) -> None:
-    """Write the package into `target`, which must not exist yet. Raises `ScaffoldError`; then nothing is written."""
+    """Write the package into `target`, which must not exist yet.
+
+    Raises `ScaffoldError`. Then nothing is written.
+    """
     names.check()
     content = package_files(names, licence=licence, author=author, registry=registry, url=url)
     if os.path.lexists(target):
@@ -59,7 +62,10 @@ def write_package(
 def package_files(
     names: PluginNames, *, licence: str, author: str | None, registry: Registry, url: str | None = None
 ) -> dict[str, str]:
-    """Return every file of the package, by its path. `url` is the address of its repository, if it is known."""
+    """Return every file of the package, by its path.
+
+    `url` is the address of its repository, if it is known.
+    """
     if licence not in LICENCES:
         raise ScaffoldError(f"--licence {licence}: there are {', '.join(LICENCES)}")
     if author is not None and not re.fullmatch(r'[^"\\\x00-\x1f]+', author):
@@ -84,7 +90,10 @@ def package_files(
 
 
 def templates_of(names: PluginNames) -> dict[str, str]:
-    """Return the template of every file of the package. Only commands have no example config."""
+    """Return the template of every file of the package.
+
+    Only commands have no example config.
+    """
     kind = names.kind.replace("-", "_")
     is_command = names.kind == COMMAND
     templates = {
@@ -125,7 +134,10 @@ def fill_template(template: str, words: Mapping[str, str]) -> str:
 
 
 def check_target(names: PluginNames, source: str) -> None:
-    """Refuse a name that the plugin's module uses: `crfl new stage stage` would derive Stage from Stage."""
+    """Refuse a name that the plugin's module uses.
+
+    `crfl new stage stage` would derive Stage from Stage.
+    """
     used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
     if names.target in used:
         raise ScaffoldError(f"{names.plugin!r} would be called {names.target}, which its module already uses")
