@@ -107,8 +107,8 @@ def express_on_clients(answer: RuleResult, mixing: Tensor | None, *offsets: Tens
 def row_norms(values: Tensor, start: Tensor | None = None, decay: Tensor | None = None) -> Tensor:
     """Return the norms of the rows of (..., n, P).
 
-    The norms are float64 on the CPU. With `start` and `decay`, (n,), they are those of the residuals `values + decay
-    start`.
+    The norms are float64 on the CPU. With `start` and `decay`, (n,), they are those of the residuals
+    `values + decay start`.
     """
     if start is not None and decay is not None and bool(decay.any()):
         shares = decay.to(values)[:, None]

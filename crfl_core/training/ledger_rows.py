@@ -98,7 +98,7 @@ def check_honest_updates(federation: Federation, outcome: RoundOutcome) -> None:
 
 
 def rule_breakdown(outcome: RoundOutcome, result: ChainResult) -> tuple[float, ...] | None:
-    """Return how far 0, 1, 2, ... arbitrary clients can move the model.
+    """Bound how far 0, 1, 2, ... arbitrary clients move the model.
 
     The answer goes as far as the rule knows; None if it does not know. A rule knows only if it saw the clients' own
     updates and all residuals alike. The model moves by the server's rate times as much.

@@ -69,8 +69,8 @@ class LocalTraining:
     def _train_group(self, task: TrainingTask, part: slice) -> LocalUpdates:
         """Train clients of one group.
 
-        A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`. With `training.toward_start` decay is `lambda
-        (w_{s-1} - w_0)`; with `training.class_balance` g is the gradient of the balanced loss.
+        A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`. With `training.toward_start` decay is
+        `lambda (w_{s-1} - w_0)`; with `training.class_balance` g is the gradient of the balanced loss.
         """
         federation = self._federation
         behaviour = federation.participation.behaviour(task.number, attacked=task.attacked).take(part)

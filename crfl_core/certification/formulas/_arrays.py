@@ -9,5 +9,8 @@ Array = NDArray[np.float64]
 
 
 def floats(*values: ArrayLike) -> tuple[Array, ...]:
-    """Convert the arguments to float64 arrays, without a copy if they already are."""
+    """Convert the arguments to float64 arrays.
+
+    There is no copy if they are float64 arrays already.
+    """
     return tuple(np.asarray(value, np.float64) for value in values)
