@@ -101,7 +101,7 @@ class LinearModel(BoundModel):
     def gradient_bound(self, input_norm: float) -> float:
         """Return `sqrt(2) ||(x, 1)||`, the bound for softmax regression.
 
-        It holds because `||softmax - e_y|| <= sqrt(2)`. Without bias there is no 1.
+        It holds because `||softmax - e_y|| <= sqrt(2)`. Without bias the 1 is left out.
         """
         return math.sqrt(2.0) * math.hypot(input_norm, 1.0 if self.facts.bias else 0.0)
 

@@ -160,7 +160,7 @@ def load_or_compute_features(
 def read_cached_features(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | None:
     """Map the features in a cached file into memory.
 
-    None if there is no file to be trusted.
+    None if no file can be trusted.
     """
     if not is_intact(path):
         return None

@@ -88,7 +88,7 @@ def check_start_samples(config: RunConfig) -> None:
 def labelled_samples(federation: Federation, names: Iterable[str]) -> LabelledSamples | None:
     """Return the server's labelled samples in these sets.
 
-    A curator with a dataset of its own is left out: only its inputs count. None if there are no samples.
+    A curator with a dataset of its own is left out: only its inputs count. None without such samples.
     """
     wanted = federation.config.reserve.curator
     parts = [

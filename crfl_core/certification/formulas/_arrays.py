@@ -11,6 +11,6 @@ Array = NDArray[np.float64]
 def floats(*values: ArrayLike) -> tuple[Array, ...]:
     """Convert the arguments to float64 arrays.
 
-    There is no copy if they are float64 arrays already.
+    Arrays that are float64 already are not copied.
     """
     return tuple(np.asarray(value, np.float64) for value in values)
