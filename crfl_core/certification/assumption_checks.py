@@ -29,20 +29,26 @@ WEIGHT_SUM_TOLERANCE = 1e-6
 
 
 def build_check(name: str, holds: bool, measured: str, required: str, remedy: str = "") -> Check:
-    """Build a check that is either held or failed; a failed one states the remedy."""
+    """Build a check that is either held or failed.
+
+    A failed check states the remedy.
+    """
     return Check(name, "held" if holds else "failed", measured, required, "" if holds else remedy)
 
 
 def restrict_check(check: Check, *, level: Level | None = None, direction: Direction | None = None) -> Check:
-    """Restrict a check to one level, or to one direction of the statement."""
+    """Restrict a check to one level, or to one direction.
+
+    The direction is that of the statement.
+    """
     return replace(check, level=level, direction=direction)
 
 
 def check_softmax_regression(ledger: Ledger) -> Check:
-    """Check for cross-entropy that is linear in the parameters, and for SGD, plain or proximal.
+    """Check that the model is softmax regression, trained by SGD.
 
-    Other algorithms remember earlier gradients, and a clipped gradient is not the gradient of a convex loss: their
-    steps may expand.
+    The loss must be cross-entropy, linear in the parameters, and SGD may be plain or proximal. Other algorithms
+    remember earlier gradients, and a clipped gradient is not the gradient of a convex loss: their steps may expand.
     """
     facts = ledger.facts.model_facts
     training = ledger.facts.training
@@ -65,10 +71,11 @@ def check_softmax_regression(ledger: Ledger) -> Check:
 
 
 def check_objective(ledger: Ledger) -> Check:
-    """Check that clients minimise what drift bounds are about: the plain mean of losses, with decay toward 0.
+    """Check that clients minimise what drift bounds are about.
 
-    With class balance one changed sample changes the weights of a client's others, and the weights of a batch may sum
-    to more than 1. Decay toward the start model leaves residuals that no cap knows. Votes of groups rest on neither.
+    This is the plain mean of losses, with decay toward 0. With class balance one changed sample changes the weights of
+    a client's others, and the weights of a batch may sum to more than 1. Decay toward the start model leaves residuals
+    that no cap knows. Votes of groups rest on neither.
     """
     training = ledger.facts.training
     measured = "the plain mean, and decay toward 0"
@@ -89,10 +96,11 @@ def check_objective(ledger: Ledger) -> Check:
 
 
 def check_step_size(ledger: Ledger, threat: Threat) -> Check:
-    """Check eta <= 2 / beta for every client in every round, in double precision.
+    """Check eta <= 2 / beta for every client in every round.
 
-    A proximal weight mu counts twice in beta, because it pulls toward another model in each world. Attackers count
-    with their real rate, too, unless the threat assumes nothing about their training.
+    The check is made in double precision. A proximal weight mu counts twice in beta, because it pulls toward another
+    model in each world. Attackers count with their real rate, too, unless the threat assumes nothing about their
+    training.
     """
     norm = input_bound(ledger)
     beta = smoothness(ledger)
@@ -121,7 +129,10 @@ def check_step_size(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_precision(ledger: Ledger) -> Check:
-    """Check for double precision: nothing is proved about what rounding in single precision adds to a drift."""
+    """Check that the run uses double precision.
+
+    We have no proof of what rounding in single precision adds to a drift.
+    """
     single = ledger.facts.dtype != "float64"
     return Check(
         "rounding is bounded",
@@ -133,7 +144,10 @@ def check_precision(ledger: Ledger) -> Check:
 
 
 def check_input_norms(ledger: Ledger, threat: Threat) -> Check:
-    """Check that clean inputs keep the declared bound, and that poisoned inputs keep a finite one."""
+    """Check the norms of clean and poisoned inputs.
+
+    Clean inputs must keep the declared bound, and poisoned inputs a finite one.
+    """
     declared = ledger.facts.feature_norm_bound
     found = max(ledger.facts.feature_norms)
     error = norm_error(ledger.facts)
@@ -160,14 +174,18 @@ def check_input_norms(ledger: Ledger, threat: Threat) -> Check:
 
 
 def declare_missing_measurement(ledger: Ledger, found: Check) -> Check:
-    """Declare a held check of the clients' data if the data were not measured here."""
+    """Declare a held check of data that were not measured here.
+
+    The data are those of the clients.
+    """
     return found if ledger.facts.measured or found.status == "failed" else replace(found, status="declared")
 
 
 def optimiser_objection(ledger: Ledger, rounds: Iterable[int]) -> str:
-    """Describe a server optimiser that did more than a plain step in these rounds; empty if none did.
+    """Describe a server optimiser that did more than a plain step.
 
-    The weights of the clients do not contain its effect, nor that of a memory in later rounds.
+    It names the first such round among `rounds`; empty if every step was plain. The weights of the clients do not
+    contain the effect of such a step, nor that of a memory in later rounds.
     """
     found = next((number for number in rounds if ledger.round(number).server_rate is None), None)
     if found is None:
@@ -177,7 +195,10 @@ def optimiser_objection(ledger: Ledger, rounds: Iterable[int]) -> str:
 
 
 def check_weights(ledger: Ledger) -> Check:
-    """Check that weights agree in both worlds: fixed or capped above honest updates, at most 1 in all."""
+    """Check that the aggregation weights agree in both worlds.
+
+    They must be fixed or capped above honest updates, and at most 1 in all.
+    """
     name = "aggregation weights are fixed"
     required = "fixed weights of at most 1 in all, no capped honest client"
     if stepping := optimiser_objection(ledger, range(1, ledger.facts.rounds + 1)):
@@ -225,10 +246,11 @@ def check_weights(ledger: Ledger) -> Check:
 
 
 def check_participation(ledger: Ledger, threat: Threat) -> Check:
-    """Check that attackers do not decide who takes part or what other clients weigh.
+    """Check that attackers do not decide who takes part.
 
-    Participants are drawn from a seed. The server puts zero in place of a bad update, which is not an update of the
-    protocol, so every client that submitted one counts as an attacker, beside the known ones.
+    They must not decide what other clients weigh, either. Participants are drawn from a seed. The server puts zero in
+    place of a bad update, which is not an update of the protocol, so every client that submitted one counts as an
+    attacker, beside the known ones.
     """
     name = "participation does not depend on the attackers"
     required = "no bad updates but those of arbitrary attackers"
@@ -251,7 +273,10 @@ def check_participation(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_update_size(ledger: Ledger, threat: Threat, *, observed: bool = False) -> Check:
-    """Check that malicious updates are capped, observed in this run, or scaled as declared."""
+    """Check that malicious updates are capped, observed or scaled as declared.
+
+    Observed means observed in this run.
+    """
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
     name = "size of malicious updates"
     required = "an update cap, or a declared scale"
@@ -265,7 +290,10 @@ def check_update_size(ledger: Ledger, threat: Threat, *, observed: bool = False)
 
 
 def check_preprocessing(ledger: Ledger) -> Check:
-    """Check that scaling, feature maps and start model do not depend on the clients' data."""
+    """Check that preprocessing does not depend on the clients' data.
+
+    This covers scaling, feature maps and the start model.
+    """
     facts = ledger.facts
     low, high = facts.domain
     declared = facts.scaling == "declared"
@@ -294,7 +322,10 @@ def check_preprocessing(ledger: Ledger) -> Check:
 
 
 def check_trusted_data(ledger: Ledger) -> tuple[Check, ...]:
-    """Declare that reserved data, and honest clients whose data the server cannot see, are trusted."""
+    """Declare that data which the server cannot check are trusted.
+
+    These are reserved data, and honest clients whose data the server cannot see.
+    """
     facts = ledger.facts
     found = f"{facts.clients} clients registered {sum(facts.samples)} samples within [{facts.domain[0]:g}, "
     found += f"{facts.domain[1]:g}] before round 1; who answers in time does not depend on the attackers"
@@ -312,7 +343,10 @@ def check_trusted_data(ledger: Ledger) -> tuple[Check, ...]:
 
 
 def check_trusted_code(ledger: Ledger, certificate: Certificate) -> tuple[Check, ...]:
-    """Declare that a GPU, an engine with other processes, and a certificate that is not part of crfl, are trusted."""
+    """Declare which devices, engines and certificates are trusted.
+
+    These are a GPU, an engine with other processes, and a certificate that is not part of crfl.
+    """
     found = []
     if ledger.facts.device != "cpu":
         found.append(
@@ -347,9 +381,10 @@ def check_trusted_code(ledger: Ledger, certificate: Certificate) -> tuple[Check,
 
 
 def check_feature_maps(ledger: Ledger) -> Check:
-    """Check that the feature maps have a Lipschitz constant; only the feature level needs one.
+    """Check that the feature maps have a Lipschitz constant.
 
-    Those of crfl are proved. Only the author of another map can prove its constant, which is declared.
+    Only the feature level needs one. Those of crfl are proved. Only the author of another map can prove its constant,
+    which is declared.
     """
     constant = ledger.facts.feature_lipschitz
     makers = ledger.facts.foreign_maps
@@ -368,7 +403,10 @@ def check_feature_maps(ledger: Ledger) -> Check:
 
 
 def check_attacked_rounds(ledger: Ledger, threat: Threat, last: int) -> Check:
-    """Check that all attacked rounds lie within 1..`last`, where the certificate compares the worlds."""
+    """Check that all attacked rounds lie within 1..`last`.
+
+    Up to round `last` the certificate compares the worlds.
+    """
     outside = [number for number in threat.rounds if not 1 <= number <= last]
     return build_check(
         "attacked rounds",
@@ -400,7 +438,10 @@ def check_noise(ledger: Ledger, number: int) -> Check:
 
 
 def check_weights_of_round(ledger: Ledger, number: int) -> Check:
-    """Check that the weights of one round agree in both worlds; caps may clip every client."""
+    """Check that the weights of one round agree in both worlds.
+
+    Caps may clip every client.
+    """
     record = ledger.round(number)
     return build_check(
         "aggregation weights are fixed",
@@ -414,7 +455,10 @@ def check_weights_of_round(ledger: Ledger, number: int) -> Check:
 
 
 def check_round_acceptance(ledger: Ledger) -> Check:
-    """Check that plugins reject no round: in the other world they could decide differently."""
+    """Check that plugins reject no round.
+
+    In the other world they could decide differently.
+    """
     return build_check(
         "rounds are always accepted",
         not ledger.facts.rejects and all(record.accepted for record in ledger.rounds),
@@ -425,7 +469,10 @@ def check_round_acceptance(ledger: Ledger) -> Check:
 
 
 def check_plugin_memory(ledger: Ledger, number: int) -> Check:
-    """Check that plugins carry nothing of a round into later ones: noise hides only the model."""
+    """Check that plugins carry nothing of a round into later ones.
+
+    Noise hides only the model.
+    """
     kept = ledger.facts.training.remembers
     if kept and number < ledger.facts.rounds:
         return build_check(
@@ -446,7 +493,10 @@ def check_plugin_memory(ledger: Ledger, number: int) -> Check:
 
 
 def check_breakdown(ledger: Ledger, threat: Threat) -> Check:
-    """Check that a rule that looks at the updates states how far attackers can move it."""
+    """Check that a data-dependent rule states how far attackers move it.
+
+    A data-dependent rule looks at the updates.
+    """
     known = ledger.round(max(threat.rounds)).breakdown
     attackers = len(known) - 1 if known else 0
     if stepping := optimiser_objection(ledger, (max(threat.rounds),)):
@@ -466,7 +516,10 @@ def check_breakdown(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_kept_model(ledger: Ledger, number: int) -> Check:
-    """Check that the model before noise of a round was kept, so that its noise can be drawn again."""
+    """Check that a round's model before noise was kept.
+
+    Then its noise can be drawn again.
+    """
     kept = ", ".join(map(str, ledger.facts.resampled)) or "none"
     return build_check(
         "model before noise was kept",
@@ -478,12 +531,18 @@ def check_kept_model(ledger: Ledger, number: int) -> Check:
 
 
 def check_vote_independence() -> Check:
-    """State that every continuation casts one vote, with training and test noise of its own."""
+    """State that every continuation casts one vote.
+
+    Each has training and test noise of its own.
+    """
     return Check("votes are independent", "held", "one vote per continuation, noise streams keyed by continuation")
 
 
 def check_vote_secrecy(ledger: Ledger) -> Check:
-    """Check that attackers could not know the vote noise: every reader of a config knows its seed."""
+    """Check that attackers could not know the vote noise.
+
+    Every reader of a config knows its seed.
+    """
     secret = ledger.facts.secret_votes
     return Check(
         "vote noise is secret",
@@ -495,5 +554,8 @@ def check_vote_secrecy(ledger: Ledger) -> Check:
 
 
 def check_random_streams() -> Check:
-    """State that both worlds share noise, batches and participation, drawn from keyed streams."""
+    """State that both worlds share noise, batches and participation.
+
+    They are drawn from keyed streams.
+    """
     return Check("both worlds share their random streams", "held", "keyed by purpose, round, client and replica")

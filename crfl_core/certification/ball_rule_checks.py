@@ -33,7 +33,10 @@ class ScaledBatches(NamedTuple):
     start_gradient: float
 
     def describe(self, facts: TrainingFacts, start_limit: float | None) -> str:
-        """Describe the batches in one sentence; `start_limit` is F, if the ball rule is used."""
+        """Describe the batches in one sentence.
+
+        `start_limit` is F, if the ball rule is used.
+        """
         limit = f"L = {facts.spectrum:g}" + ("" if start_limit is None else f" and F = {start_limit:g}")
         if not self.scaled:
             return f"{limit}: none of {self.batches} honest batches was scaled, the largest L_s is {self.spectrum:.4g}"
@@ -60,7 +63,10 @@ def count_scaled_batches(rows: ClientColumns) -> ScaledBatches:
 
 
 def spectrum_warning(facts: TrainingFacts, rows: ClientColumns, start_limit: float | None) -> str:
-    """Warn of a limit so small that most batches are scaled; empty if it is not."""
+    """Warn of a limit so small that most batches are scaled.
+
+    Empty if the limit is not that small.
+    """
     if facts.spectrum is None:
         return ""
     found = count_scaled_batches(rows)
@@ -70,9 +76,10 @@ def spectrum_warning(facts: TrainingFacts, rows: ClientColumns, start_limit: flo
 
 
 def spectrum_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-    """Check the batch-spectrum rule and the ball rule; no checks for a run without them.
+    """Check the batch-spectrum rule and the ball rule.
 
-    Certificates that rest on `update_bound` or `smoothness` need these checks.
+    A run without these rules gets no checks. Certificates that rest on `update_bound` or `smoothness` need these
+    checks.
     """
     facts = ledger.facts.training
     if facts.spectrum is None:
@@ -84,9 +91,10 @@ def spectrum_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
 
 
 def ball_checks(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -> tuple[Check, ...]:
-    """Check that models of both worlds stay in the ball, where gradients and curvature are bounded.
+    """Check that models of both worlds stay in the ball.
 
-    Poisoned data change factors without a bound, so there are no feature and sample levels.
+    Inside it, gradients and curvature are bounded. Poisoned data change factors without a bound, so there are no
+    feature and sample levels.
     """
     problem, remedy = find_ball_problem(ledger, threat, ball, limit)
     inside = build_check(
@@ -103,7 +111,10 @@ def ball_checks(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -
 
 
 def check_ball_rule_level(level: str) -> Check:
-    """Refuse a level below clients: poisoned data may change F_s without a bound."""
+    """Refuse a level below clients.
+
+    Poisoned data may change F_s without a bound.
+    """
     name = f"the ball rule has no {level} level"
     return build_check(
         name, False, "factors depend on labels", "the client level", "use that level, or the spectrum rule"
@@ -111,7 +122,10 @@ def check_ball_rule_level(level: str) -> Check:
 
 
 def find_ball_problem(ledger: Ledger, threat: Threat, ball: BallFacts, limit: float) -> tuple[str, str]:
-    """Find why a model of some world may leave the ball, and the remedy; empty if none can."""
+    """Find why a model of some world may leave the ball.
+
+    Return the reason and the remedy; both are empty if none can.
+    """
     rows = ledger.clients
     capped = "set server.cap_updates = true"
     attacked = rows.take(np.isin(rows.round, threat.rounds))
@@ -146,7 +160,10 @@ def largest_start_norm(ledger: Ledger) -> float:
 
 
 def ball_rounding_error(ledger: Ledger, ball: BallFacts) -> float:
-    """Bound how far rounding carries a model out of the ball, in all rounds together."""
+    """Bound how far rounding carries a model out of the ball.
+
+    The bound is for all rounds together.
+    """
     starts = np.full(ledger.facts.rounds, ball.radius * (1.0 + BALL_ROUNDING_SLACK))
     found = rounding_error.rounding_of_rounds(ledger, starts, input_bound(ledger), 1.0)
     caps = 4.0 * precision(ledger.facts) * float(ledger.clients.update_bound.max())

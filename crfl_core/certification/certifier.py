@@ -59,7 +59,10 @@ class Certifier:
     questions: tuple[CertificateQuestion, ...]
 
     def certify(self, question: CertificateQuestion, votes: Mapping[str, Votes]) -> Iterator[CertificateResult]:
-        """Yield the guarantees of one question: one per test set and level that the audit does not refuse."""
+        """Yield the guarantees of one question.
+
+        There is one per test set and level that the audit does not refuse.
+        """
         if question.audit.refusal:
             return
         for level in question.audit.levels:
@@ -71,9 +74,10 @@ class Certifier:
     def certify_together(
         self, question: CertificateQuestion, votes: Votes, clients: tuple[int, ...]
     ) -> CollectiveGuarantee | None:
-        """Return how much of a labelled test set stays right under one set of malicious clients.
+        """Return a guarantee about a whole labelled test set.
 
-        None if the client level is refused, or if the certificate does not know.
+        It says how much stays right under one set of malicious clients. None if the client level is refused, or if the
+        certificate does not know.
         """
         certificate = question.certificate
         with wrap_failures(f"certificate {certificate.full_name} failed in certify_together"):
@@ -112,7 +116,10 @@ class Certifier:
         )
 
     def _certify_by_clients(self, question: CertificateQuestion, votes: Votes) -> Iterator[Guarantee]:
-        """Yield the guarantees of the backdoor level for 0, 1, 2, ... clients, until no sample is certified."""
+        """Yield the backdoor level's guarantees for 0, 1, 2, ... clients.
+
+        It stops when no sample is certified.
+        """
         for clients in range(self.ledger.facts.clients + 1):
             threat = question.threat.model_copy(update={"clients": clients})
             guarantee = compute_guarantee(question.certificate, self.ledger, votes, threat, "backdoor")
@@ -121,7 +128,10 @@ class Certifier:
             yield guarantee
 
     def _certify_any_round(self, question: CertificateQuestion, level: Level, votes: Votes) -> Guarantee | None:
-        """Return the guarantee for unknown rounds, if it rests on the same audit result as the main one."""
+        """Return the guarantee for unknown rounds, or None.
+
+        It must rest on the same audit result as the main guarantee.
+        """
         unknown = question.any_round
         if unknown is None or unknown.audit.refusal or unknown.audit.refusal_at(level):
             return None
@@ -149,7 +159,10 @@ class CertificateQuestion:
 
     @property
     def needs_votes(self) -> bool:
-        """Return whether votes are wanted: also for a refused certificate, unless they cost training."""
+        """Return whether votes are wanted.
+
+        A refused certificate wants them too, unless they cost training.
+        """
         return not (self.audit.refusal and self.request.needs_training)
 
 
@@ -162,7 +175,10 @@ class UnknownRounds:
 
 
 def build_certifier(config: RunConfig, ledger: Ledger) -> Certifier:
-    """Build the questions of a config to a run, one for each certificate."""
+    """Build the questions of a config to a run.
+
+    There is one for each certificate.
+    """
     threat, uncovered = resolve_threat(config.threat, config.attack, ledger)
     assumed = enlarge_threat(threat, ledger)
     unknown = assume_unknown_rounds(assumed, ledger.facts.rounds)
@@ -184,14 +200,17 @@ def build_certifier(config: RunConfig, ledger: Ledger) -> Certifier:
 
 
 def assume_unknown_rounds(threat: Threat, total: int) -> Threat:
-    """Return the threat with attacks in as many of all `total` rounds, without saying in which."""
+    """Return the threat with attacks in unknown rounds.
+
+    It says in how many of all `total` rounds, but not in which.
+    """
     return threat.model_copy(update={"rounds": tuple(range(1, total + 1)), "rounds_at_most": len(threat.rounds)})
 
 
 def compute_guarantee(
     certificate: Certificate, ledger: Ledger, votes: Votes, threat: Threat, level: Level
 ) -> Guarantee:
-    """Ask a certificate for its guarantee and check the shape of the answer.
+    """Ask a certificate for its guarantee and check the answer's shape.
 
     Raises `PluginFailure` unless there is one entry per sample and no radius where the certificate abstains.
     """
@@ -221,9 +240,10 @@ class Audit:
         return self.refusal_at(None)
 
     def refusal_at(self, level: Level | None) -> str:
-        """Return why one level is refused on top of the whole certificate; empty if it is not.
+        """Return why one level is refused, or an empty string.
 
-        A level of a sound certificate that holds in neither direction is refused as well.
+        Reasons of the whole certificate do not count. A level of a sound certificate that holds in neither direction is
+        refused as well.
         """
         failed = [check for check in self._refusing_checks() if check.level == level and check.direction is None]
         if self.sound and not self.directions_at(level):
@@ -231,9 +251,10 @@ class Audit:
         return "; ".join(map(describe_check, failed))
 
     def directions_at(self, level: Level | None) -> tuple[Direction, ...]:
-        """Return the directions in which a level holds; none if the certificate is not sound.
+        """Return the directions in which a level holds.
 
-        The forward direction holds only for a certificate with a check about it.
+        None of them holds if the certificate is not sound. The forward direction holds only for a certificate with a
+        check about it.
         """
         if not self.sound:
             return ()
@@ -243,13 +264,19 @@ class Audit:
 
     @property
     def directions(self) -> dict[Level, tuple[Direction, ...]]:
-        """Return the directions in which each level holds, none where it is refused."""
+        """Return the directions in which each level holds.
+
+        A refused level holds in none.
+        """
         refused = {level: self.refusal or self.refusal_at(level) for level in self.levels}
         return {level: () if refused[level] else self.directions_at(level) for level in self.levels}
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Return every reason for a refusal, by the name of the certificate or level in reports."""
+        """Return every reason for a refusal.
+
+        The keys are the certificate or level, as named in reports.
+        """
         if self.refusal:
             return {self.certificate: self.refusal}
         levels = {level: self.refusal_at(level) for level in self.levels}
@@ -257,7 +284,10 @@ class Audit:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Return the failed checks that do not refuse: the numbers are conditional on them."""
+        """Return the failed checks that do not refuse.
+
+        The numbers are conditional on them.
+        """
         refusing = self._refusing_checks()
         return tuple(
             describe_check(check) for check in self.checks if check.status == "failed" and check not in refusing
@@ -269,7 +299,10 @@ class Audit:
 
 
 def audit_certificate(certificate: Certificate, ledger: Ledger, threat: Threat) -> Audit:
-    """Check every assumption of a certificate on a run, for the requested levels."""
+    """Check every assumption of a certificate on a run.
+
+    Only the requested levels count.
+    """
     levels = select_levels(certificate)
     with wrap_failures(f"certificate {certificate.full_name} failed in audit"):
         if is_for_other_kind_of_run(certificate, ledger):
@@ -282,9 +315,9 @@ def audit_certificate(certificate: Certificate, ledger: Ledger, threat: Threat) 
 
 
 def select_levels(certificate: Certificate) -> tuple[Level, ...]:
-    """Return the requested levels of a certificate, by default all that it offers.
+    """Return the requested levels of a certificate.
 
-    Raises `OptionError` for a level that the certificate does not offer.
+    By default these are all that it offers. Raises `OptionError` for a level that the certificate does not offer.
     """
     for level in certificate.levels or ():
         if level not in certificate.levels_offered:
@@ -294,7 +327,10 @@ def select_levels(certificate: Certificate) -> tuple[Level, ...]:
 
 
 def is_for_other_kind_of_run(certificate: Certificate, ledger: Ledger) -> bool:
-    """Return whether a certificate about groups meets a run with one model, the other way round, or another vote."""
+    """Return whether a certificate is about another kind of run.
+
+    A certificate about groups meets a run with one model, the other way round, or another vote.
+    """
     groups = ledger.facts.groups
     return certificate.groups != (groups is not None) or (
         groups is not None and groups.voting not in certificate.votings
@@ -302,7 +338,7 @@ def is_for_other_kind_of_run(certificate: Certificate, ledger: Ledger) -> bool:
 
 
 def check_kind_of_run(certificate: Certificate, ledger: Ledger) -> Check:
-    """Return the failed check of a certificate that is about another kind of run."""
+    """Return the failed check for a run of another kind."""
     groups = ledger.facts.groups
     if groups is None:
         return Check("groups of clients", "failed", "one model", "a model for each group", "set groups.count")

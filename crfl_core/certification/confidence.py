@@ -27,10 +27,10 @@ def vote_count_request(settings: VoteSettings, noise_std: float) -> VoteRequest:
 
 
 def vote_bounds(votes: Votes) -> formulas.Bounds:
-    """Bound the class probabilities of every sample from counted votes, by the rule of the vote settings.
+    """Bound the class probabilities of every sample from counted votes.
 
-    For each sample by itself, the lower bound on the selected class and the upper bound on every other class hold
-    together with probability at least 1 - alpha over the noise of the votes.
+    The rule is that of the vote settings. For each sample by itself, the lower bound on the selected class and the
+    upper bound on every other class hold together with probability at least 1 - alpha over the noise of the votes.
     """
     counted = votes.expect(CountVotes)
     alpha = votes.settings.alpha
@@ -45,17 +45,20 @@ def vote_bounds(votes: Votes) -> formulas.Bounds:
 
 
 def margin_thresholds(ledger: Ledger, logits: Array, norms: Array) -> Array:
-    """Return the drift below which a linear model keeps each prediction, from computed logits and input norms.
+    """Return the drift below which a linear model keeps each prediction.
 
-    `norms` (m,) include the constant input of the bias. The thresholds are Euclidean norms in parameter space, rounded
-    to the safe side.
+    It follows from computed logits and input norms. `norms` (m,) include the constant input of the bias. The thresholds
+    are Euclidean norms in parameter space, rounded to the safe side.
     """
     norm = final_model_norm(ledger)
     return np.asarray(formulas.margin_threshold(logits, norms, features=ledger.facts.features, model_norm=norm))
 
 
 def smoothed_thresholds(ledger: Ledger, votes: ExactVotes) -> Array:
-    """Return the drift below which the exact vote of noisy linear models keeps each prediction, rounded down."""
+    """Return the drift below which each exact vote stays the same.
+
+    The vote is that of noisy linear models. Thresholds are rounded down.
+    """
     noise = votes.request.noise_std
     norms = np.hypot(votes.input_norms, bias_input(ledger))
     threshold = noise * formulas.gaussian_threshold_of_logs(votes.log_p_a, votes.log_rest, votes.log_p_b)

@@ -25,7 +25,10 @@ BALL_ROUNDING_SLACK = 1e-6
 
 
 def bias_input(ledger: Ledger) -> float:
-    """Return the constant input of the bias: 1, or 0 for a model without one."""
+    """Return the constant input of the bias.
+
+    It is 1, or 0 for a model without one.
+    """
     return 1.0 if ledger.facts.model_facts.bias else 0.0
 
 
@@ -36,20 +39,27 @@ def input_bound(ledger: Ledger) -> float:
 
 
 def domain_bound(ledger: Ledger, threat: Threat) -> float:
-    """Return B', a bound on the norm of any poisoned input: that of the threat, else that of the data's domain."""
+    """Return B', a bound on the norm of any poisoned input.
+
+    It is that of the threat, else that of the data's domain.
+    """
     return float(np.hypot(domain_bound_without_bias(ledger, threat), bias_input(ledger)))
 
 
 def domain_bound_without_bias(ledger: Ledger, threat: Threat) -> float:
-    """Return B' without the constant of the bias; the domain's is enlarged by the rounding of feature maps."""
+    """Return B' without the constant of the bias.
+
+    The domain's bound is enlarged by the rounding of feature maps.
+    """
     facts = ledger.facts
     return threat.input_bound or facts.feature_norm_bound * (1.0 + 2.0 * norm_error(facts))
 
 
 def effective_input_bound(ledger: Ledger, longest: float) -> float:
-    """Return b: no gradient of a batch of inputs of norm up to `longest` is longer than `sqrt(2) b`.
+    """Return b, which bounds the gradients of batches.
 
-    That is `longest` itself, or `sqrt(L)` with the batch-spectrum rule if that is less. Losses are `b^2 / 2`-smooth.
+    No gradient of a batch of inputs of norm up to `longest` is longer than `sqrt(2) b`. That is `longest` itself, or
+    `sqrt(L)` with the batch-spectrum rule if that is less. Losses are `b^2 / 2`-smooth.
     """
     limit = ledger.facts.training.spectrum
     return longest if limit is None else min(longest, math.sqrt(limit))
@@ -75,31 +85,41 @@ def smoothness(ledger: Ledger) -> float:
 
 
 def damping(ledger: Ledger, rows: ClientColumns) -> Array:
-    """Return `lambda + mu`: what damps a push in every later step, by weight decay and the proximal weight."""
+    """Return `lambda + mu`, which damps a push in every later step.
+
+    The damping comes from weight decay and the proximal weight.
+    """
     pull: Array = rows.weight_decay + ledger.facts.training.proximal
     return pull
 
 
 def is_contracting(ledger: Ledger, rows: ClientColumns, rates: Array) -> NDArray[np.bool_]:
-    """Return where every local step contracts by `1 - eta (lambda + mu)`, not only does not expand."""
+    """Return where every local step contracts.
+
+    Such a step contracts by `1 - eta (lambda + mu)`, rather than merely not expanding.
+    """
     return np.less_equal(rates, formulas.largest_rate(smoothness(ledger), damping(ledger, rows)))
 
 
 def has_honest_cap(ledger: Ledger, rows: ClientColumns) -> NDArray[np.bool_]:
-    """Return whose cap is at most what an honest client may submit, up to rounding."""
+    """Return whose cap is at most what an honest client may submit.
+
+    The comparison allows for rounding.
+    """
     return np.less_equal(rows.cap, rows.update_bound * (1.0 + 4.0 * precision(ledger.facts)))
 
 
 def follows_protocol(rows: ClientColumns) -> NDArray[np.bool_]:
-    """Return who trained with the rate and the number of steps of an honest client."""
+    """Return who trained with an honest client's rate and steps."""
     return np.equal(rows.learning_rate, rows.honest_rate) & np.equal(rows.steps, rows.honest_steps)
 
 
 def round_lipschitz(ledger: Ledger, threat: Threat, number: int) -> float:
-    """Return the Lipschitz constant of a clean round: 1, or less with weight decay, in exact arithmetic.
+    """Return the Lipschitz constant of a clean round.
 
-    In the scaled clean world attackers train and multiply as they do, which may expand a gap. An attack in a single
-    unknown round makes the gap and meets none; of several unknown rounds, any may expand it.
+    It is 1, or less with weight decay, in exact arithmetic. In the scaled clean world attackers train and multiply as
+    they do, which may expand a gap. An attack in a single unknown round makes the gap and meets none; of several
+    unknown rounds, any may expand it.
     """
     rows = ledger.clients.of_round(number)
     contracts = bool(is_contracting(ledger, rows, rows.honest_rate).all())
@@ -110,7 +130,10 @@ def round_lipschitz(ledger: Ledger, threat: Threat, number: int) -> float:
 
 
 def round_expansion_with_rate(ledger: Ledger, threat: Threat, rows: ClientColumns) -> float:
-    """Return the Lipschitz constant of a round whose attackers multiply clean updates; 0 if none does."""
+    """Return the Lipschitz constant of a round with multiplied clean updates.
+
+    The attackers multiply them. It is 0 if none does.
+    """
     unknown_training = threat.poison == "update"
     rate = rows.honest_rate if unknown_training else rows.learning_rate
     steps = rows.honest_steps if unknown_training else rows.steps

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 def pathwise_checks(ledger: Ledger, threat: Threat, last: int, *, observed: bool) -> tuple[Check, ...]:
-    """Check everything that bounds the drift of two runs with the same noise, for attacks up to round `last`.
+    """Check what bounds the drift of two runs with shared noise.
 
-    `observed` says that the size of the really submitted updates is used, see `DriftBound`.
+    Attacks are up to round `last`. `observed` says that the size of the really submitted updates is used, see
+    `DriftBound`.
     """
     return (
         assumption_checks.check_softmax_regression(ledger),
@@ -47,7 +48,10 @@ def pathwise_checks(ledger: Ledger, threat: Threat, last: int, *, observed: bool
 
 
 def forward_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-    """Check what the forward direction of a `DriftBound` needs; if one fails, only backward is left."""
+    """Check what the forward direction of a `DriftBound` needs.
+
+    If one check fails, only backward is left.
+    """
     checks = [check_bad_updates(ledger), check_future_caps(ledger, threat), check_clean_run(ledger, threat)]
     if threat.attacked_rounds > 1 and threat.poison != "update":
         checks.append(check_later_starts(ledger, threat))
@@ -57,7 +61,10 @@ def forward_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
 
 
 def check_bad_updates(ledger: Ledger) -> Check:
-    """Check that bad updates keep their weight: a dropped one would raise the weights of other clients."""
+    """Check that bad updates keep their weight.
+
+    A dropped one would raise the weights of other clients.
+    """
     return build_check(
         "bad updates keep their weight",
         ledger.facts.bad_update == "zero",
@@ -68,7 +75,10 @@ def check_bad_updates(ledger: Ledger) -> Check:
 
 
 def check_future_caps(ledger: Ledger, threat: Threat) -> Check:
-    """Check that caps bound future updates: they must be those of honest clients."""
+    """Check that caps bound future updates.
+
+    They must be the caps of honest clients.
+    """
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
     above = np.isfinite(rows.cap) & ~has_honest_cap(ledger, rows)
     uncapped = threat.poison == "update" and not np.isfinite(rows.cap).all()
@@ -87,9 +97,10 @@ def check_future_caps(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_clean_run(ledger: Ledger, threat: Threat) -> Check:
-    """Check that the run itself is a clean world, or that the threat covers its attackers.
+    """Check that the run itself is a clean world.
 
-    Covered attackers may submit any update. A run without scaling attackers does not show the scaled clean world.
+    Otherwise the threat must cover its attackers. Covered attackers may submit any update. A run without scaling
+    attackers does not show the scaled clean world.
     """
     rows = ledger.clients.take(ledger.clients.attacking)
     attackers = sorted(set(rows.client.tolist()))
@@ -115,7 +126,10 @@ def check_clean_run(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_later_starts(ledger: Ledger, threat: Threat) -> Check:
-    """Check that the cost of scaling does not depend on models of later attacked rounds, never observed."""
+    """Check that the cost of scaling depends on observed models only.
+
+    The models of later attacked rounds are never observed.
+    """
     decays = bool(ledger.clients.weight_decay.any())
     return build_check(
         "later attacked rounds start unseen",
@@ -127,9 +141,10 @@ def check_later_starts(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_poisoned_steps(ledger: Ledger, threat: Threat) -> Check:
-    """Check that poisoned steps are non-expansive, `eta <= 2 / (beta' + 2 (lambda + mu))`.
+    """Check that poisoned steps are non-expansive.
 
-    With several attacked rounds the shift of a gradient is known on the clean trajectory only.
+    This means `eta <= 2 / (beta' + 2 (lambda + mu))`. With several attacked rounds the shift of a gradient is known on
+    the clean trajectory only.
     """
     rows = ledger.clients.take(np.isin(ledger.clients.round, threat.rounds))
     longest = effective_input_bound(ledger, max(input_bound(ledger), domain_bound(ledger, threat)))
@@ -146,7 +161,10 @@ def check_poisoned_steps(ledger: Ledger, threat: Threat) -> Check:
 
 
 def check_breakdown_direction() -> Check:
-    """Refuse the forward direction of a breakdown, which may rest on the observed attack."""
+    """Refuse the forward direction of a breakdown.
+
+    A breakdown may rest on the observed attack.
+    """
     found = build_check(
         "breakdown bounds what might come",
         False,

@@ -73,11 +73,17 @@ class DriftBound:
     @staticmethod
     @lru_cache(maxsize=4)
     def of(ledger: Ledger, threat: Threat, horizon: int, *, observed: bool = False) -> DriftBound:
-        """Return a shared bound, so that all levels and test sets reuse what it has computed."""
+        """Return a shared bound for these arguments.
+
+        All levels and test sets reuse what it has computed.
+        """
         return DriftBound(ledger, threat, horizon, observed)
 
     def feature_cost(self, delta: Array) -> Array:
-        """Return the drift if poisoned inputs move by at most `delta` in scaled input space, for every delta."""
+        """Return the drift for every bound `delta` on moved inputs.
+
+        Poisoned inputs move by at most `delta` in scaled input space.
+        """
         lipschitz = self.ledger.facts.feature_lipschitz
         assert lipschitz is not None
         moved = np.asarray(delta, np.float64) * lipschitz
@@ -92,7 +98,10 @@ class DriftBound:
         return self._total(costs_per_client, len(moved))
 
     def sample_cost(self, ratio: Array) -> Array:
-        """Return the drift if a share `ratio` of every batch of an attacker is replaced by anything."""
+        """Return the drift for every replaced share of the batches.
+
+        A share `ratio` of every batch of an attacker is replaced by anything.
+        """
         shares = np.asarray(ratio, np.float64)
 
         def costs_per_client(attacked: AttackedRound) -> Array:
@@ -103,9 +112,10 @@ class DriftBound:
         return self._total(costs_per_client, len(shares))
 
     def sample_costs(self) -> Array:
-        """Return the drift if 0, 1, 2, ... samples of every attacker are replaced, wherever they fall in batches.
+        """Return the drift if 0, 1, 2, ... samples are replaced.
 
-        The table ends with the smallest attacker's last sample: from there on all of its data are poisoned.
+        They are samples of every attacker and fall anywhere in the batches. The table ends with the smallest attacker's
+        last sample: from there on all of its data are poisoned.
         """
         counts = np.arange(min(self.ledger.facts.samples) + 1.0)
 
@@ -119,11 +129,11 @@ class DriftBound:
         return self._total(costs_per_client, len(counts))
 
     def client_costs(self) -> Array:
-        """Return the drift of the 0, 1, 2, ... worst clients, with any data or, if the threat says so, any update.
+        """Return the drift of the 0, 1, 2, ... worst clients.
 
-        Two bounds apply to attackers that stay the same in all attacked rounds: the worst clients by their sums over
-        the rounds, and the worst clients of every round, whose drift the clip bounds. Of unknown rounds, the worst
-        count.
+        They have any data or, if the threat says so, submit any update. Two bounds apply to attackers that stay the
+        same in all attacked rounds: the worst clients by their sums over the rounds, and the worst clients of every
+        round, whose drift the clip bounds. Of unknown rounds, the worst count.
         """
         terms = self.client_terms()
         fades = np.array([attacked.fade for attacked in self.attacked])
@@ -133,7 +143,10 @@ class DriftBound:
         return formulas.unknown_rounds_drift(terms, fades, self.threat.rounds_at_most, clip_norms=clips)
 
     def client_terms(self) -> Array:
-        """Return the drift that each client as an attacker causes in each attacked round, (attacked rounds, N)."""
+        """Return the drift of each client in each attacked round.
+
+        The client is an attacker. The shape is (attacked rounds, N).
+        """
         shift = float(formulas.replacement_shift(input_bound(self.ledger), domain_bound(self.ledger, self.threat)))
         terms = np.zeros((len(self.attacked), self.ledger.facts.clients))
         for row, attacked in zip(terms, self.attacked, strict=True):
@@ -153,7 +166,10 @@ class DriftBound:
 
     @cached_property
     def lipschitz(self) -> Array:
-        """Return the Lipschitz constant of every clean round as it is computed: 1, or less with weight decay."""
+        """Return the Lipschitz constant of every clean round as computed.
+
+        It is 1, or less with weight decay, plus rounding.
+        """
         rounds = range(1, self.ledger.facts.rounds + 1)
         exact = np.array([round_lipschitz(self.ledger, self.threat, number) for number in rounds])
         constants: Array = exact + self._rounding.growth
@@ -161,7 +177,10 @@ class DriftBound:
 
     @cached_property
     def rounding(self) -> float:
-        """Return the drift that rounding adds from the first attacked round to the horizon."""
+        """Return the drift that rounding adds up to the horizon.
+
+        It counts from the first attacked round.
+        """
         parted = min(self.threat.rounds, default=self.horizon + 1)
         if parted > self.horizon:
             return 0.0
@@ -170,13 +189,13 @@ class DriftBound:
 
     @property
     def terms(self) -> int:
-        """Return the largest number of terms that were added up for a cost."""
+        """Return the largest number of terms added up for a cost."""
         return rounding_error.count_terms(self.ledger)
 
     def rounding_budget(self, noises: Array) -> float:
-        """Return the trade-off budget of rounding after the horizon, where noise is drawn again.
+        """Return the trade-off budget of rounding after the horizon.
 
-        `noises` are the noise stds from the round of the horizon on.
+        There noise is drawn again. `noises` are the noise stds from the round of the horizon on.
         """
         errors = np.concatenate([[0.0], self._rounding.error[self.horizon :]])
         rounding = formulas.Rounding(errors, np.zeros(len(errors)))
@@ -191,24 +210,30 @@ class DriftBound:
 
     @cached_property
     def _observed(self) -> Array:
-        """Return the norm of the residual that each row of the ledger really submitted."""
+        """Return each ledger row's norm of the residual really submitted."""
         return observed_residuals(self.ledger)
 
     @property
     def _longest_input(self) -> float:
-        """Return a bound on the norm of all inputs on which training matters."""
+        """Return a norm bound for all inputs on which training matters."""
         clean = input_bound(self.ledger)
         return clean if self.threat.poison == "update" else max(clean, domain_bound(self.ledger, self.threat))
 
     def _total(self, data_terms: Callable[[AttackedRound], Array], columns: int) -> Array:
-        """Add up the drift of all attacked rounds, or of the worst if they are unknown, for every column of terms."""
+        """Add up the drift of all attacked rounds.
+
+        Of unknown rounds the worst count. There is a sum for every column of terms.
+        """
         drifts = np.zeros((len(self.attacked), columns))
         for row, attacked in zip(drifts, self.attacked, strict=True):
             row[:] = self._drift(attacked, data_terms(attacked))
         return formulas.worst_rounds(drifts, max(1, self.threat.attacked_rounds))
 
     def _drift(self, attacked: AttackedRound, data_terms: Array) -> Array:
-        """Return what the attackers of one round leave in the model of the horizon, for every column of terms."""
+        """Return what one round's attackers leave in the horizon's model.
+
+        There is a value for every column of terms.
+        """
         terms = self._terms(attacked, data_terms)
         if isinstance(self.threat.clients, int):
             terms = np.sort(terms, axis=0)[::-1][: self.threat.clients]
@@ -218,14 +243,20 @@ class DriftBound:
         return attacked.fade * np.minimum(together, attacked.diameter)
 
     def _terms(self, attacked: AttackedRound, data_terms: Array) -> Array:
-        """Return the cost of each participant as an attacker: by its data if it trains, never beyond the cap."""
+        """Return the cost of each participant as an attacker.
+
+        It is the cost by its data if it trains, never beyond the cap.
+        """
         anything = attacked.arbitrary_cost[:, None] + np.zeros_like(data_terms)
         if self.threat.poison == "update" or self.ledger.facts.training.ball is not None:
             return anything
         return np.minimum(data_terms + attacked.deviation_cost[:, None], anything)
 
     def _shift(self, attacked: AttackedRound, delta: Array) -> Array:
-        """Return G, how far the threat's poison moves one sample's gradient, (clients, deltas)."""
+        """Return G, how far the poison moves one sample's gradient.
+
+        The poison is that of the threat. The shape is (clients, deltas).
+        """
         poison = self.threat.poison
         return np.asarray(
             formulas.gradient_shift(
@@ -239,9 +270,10 @@ class DriftBound:
         )
 
     def _factor_shift(self, attacked: AttackedRound, shares: Array, delta: Array | None = None) -> Array:
-        """Return what another factor of a poisoned batch adds to G under the batch-spectrum rule.
+        """Return what a poisoned batch's other factor adds to G.
 
-        `shares` (clients, columns) bound the poisoned share of a batch; without `delta` samples may be replaced.
+        The batch-spectrum rule gives the poisoned batch another factor. `shares` (clients, columns) bound the poisoned
+        share of a batch; without `delta` samples may be replaced.
         """
         limit = self.ledger.facts.training.spectrum
         if limit is None:
@@ -260,14 +292,20 @@ class DriftBound:
         return np.asarray(formulas.factor_shift(change, limit, seen, np.minimum(shares, 1.0)))
 
     def _largest_shift(self) -> float:
-        """Return G of one sample that an attacker may replace, or whose label alone it may change."""
+        """Return G of one sample that an attacker may replace.
+
+        With poisoned labels the attacker may change the label alone.
+        """
         bound = input_bound(self.ledger)
         if self.threat.poison == "labels":
             return float(formulas.label_shift(bound))
         return float(formulas.replacement_shift(bound, domain_bound(self.ledger, self.threat)))
 
     def _worst_shares(self, rows: ClientColumns, table: int) -> Array:
-        """Return the largest sums over steps of (poisoned / batch size) for 0, 1, 2, ... samples of each client."""
+        """Return the clients' largest poisoned shares for 0, 1, 2, ... samples.
+
+        A share is the sum over steps of (poisoned / batch size).
+        """
         contracts = is_contracting(self.ledger, rows, rows.learning_rate)
         kept = np.where(contracts, 1.0 - rows.learning_rate * damping(self.ledger, rows), 1.0)
         samples = np.take(self.ledger.facts.samples, rows.client)
@@ -306,7 +344,10 @@ class DriftBound:
         )
 
     def _reach(self, rows: ClientColumns, start_norm: float) -> Array:
-        """Return the longest residual that an attacker can train on poisoned data and multiply by the scale."""
+        """Return the longest residual that an attacker can submit.
+
+        The attacker trains it on poisoned data and multiplies it by the scale.
+        """
         bound = effective_input_bound(
             self.ledger, max(input_bound(self.ledger), domain_bound(self.ledger, self.threat))
         )
@@ -317,7 +358,10 @@ class DriftBound:
         return np.asarray(self.threat.scale * trained + pulled)
 
     def _deviation_cost(self, rows: ClientColumns, start_norm: float) -> Array:
-        """Return `p ||gamma u' - u||` for clean updates u' as the attackers train and u as the protocol says."""
+        """Return `p ||gamma u' - u||` for clean updates u' and u.
+
+        The attackers train u', and the protocol asks for u.
+        """
         bound = effective_input_bound(self.ledger, input_bound(self.ledger))
         scale = self.threat.scale
         lost = 1.0 - rows.retention
@@ -333,7 +377,10 @@ class DriftBound:
 
 @lru_cache(maxsize=1024)
 def worst_poisoned_shares(table: int, samples: int, size: int, last: int, steps: int, kept: float) -> Array:
-    """Return `worst_poisoned_share` of 0, 1, ..., `table` - 1 samples. Most clients of a run share the answer."""
+    """Return `worst_poisoned_share` of 0, 1, ..., `table` - 1 samples.
+
+    Most clients of a run share the answer.
+    """
     per_epoch = (samples - last) // size + 1
     sizes = (([size] * (per_epoch - 1) + [last]) * -(-steps // per_epoch))[:steps]
     return np.asarray(formulas.worst_poisoned_share(np.arange(float(table)), sizes, per_epoch, kept))

@@ -46,13 +46,19 @@ class DriftCosts(Protocol):
         """Return the largest number of terms in a sum."""
 
     def feature_cost(self, delta: Array) -> Array:
-        """Return the drift if poisoned inputs move by at most delta, for every delta."""
+        """Return the drift for every bound delta on moved inputs.
+
+        Poisoned inputs move by at most delta.
+        """
 
     def sample_cost(self, ratio: Array) -> Array:
-        """Return the drift if a share of every batch is replaced, for every share."""
+        """Return the drift for every replaced share of the batches."""
 
     def sample_costs(self) -> Array:
-        """Return the drift if 0, 1, 2, ... samples of every attacker are replaced."""
+        """Return the drift if 0, 1, 2, ... samples are replaced.
+
+        They are samples of every attacker.
+        """
 
     def client_costs(self) -> Array:
         """Return the drift caused by 0, 1, 2, ... arbitrary clients."""

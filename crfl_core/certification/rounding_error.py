@@ -20,15 +20,15 @@ Array = NDArray[np.float64]
 
 
 def is_proved(ledger: Ledger) -> bool:
-    """Return whether there is a rounding bound for the arithmetic of a run."""
+    """Return whether a rounding bound exists for a run's arithmetic."""
     return ledger.facts.dtype == "float64"
 
 
 def rounding_of_rounds(ledger: Ledger, start_norms: Array, input_bound: float, scale: float) -> formulas.Rounding:
-    """Bound what rounding does to every round, for models of these start norms and attackers that scale by `scale`.
+    """Bound what rounding does to every round.
 
-    For a model that is not linear, or is not trained by plain SGD, local training is left out: there both worlds must
-    start local training from the same model.
+    Models have these start norms, and attackers scale by `scale`. For a model that is not linear, or is not trained by
+    plain SGD, local training is left out: there both worlds must start local training from the same model.
     """
     facts = ledger.facts
     rows = ledger.clients
@@ -71,7 +71,10 @@ def local_steps(rows: ClientColumns, input_bound: float) -> formulas.LocalSteps:
 
 
 def weight_norms(ledger: Ledger, number: int, input_bound: float) -> Array:
-    """Bound the spectral norm of the computed weights in local training, for each client of a round."""
+    """Bound the spectral norm of the computed weights in local training.
+
+    There is a bound for each client of a round.
+    """
     record = ledger.round(number)
     rows = ledger.clients.of_round(number)
     found = np.full(len(rows), np.inf if record.start_operator_norm is None else record.start_operator_norm)
@@ -82,9 +85,10 @@ def weight_norms(ledger: Ledger, number: int, input_bound: float) -> Array:
 
 
 def start_norms(ledger: Ledger, horizon: int) -> Array:
-    """Return the norms of the broadcast models, observed up to the horizon and bounded after it.
+    """Return the norms of the broadcast models.
 
-    After the horizon noise is drawn again; the bound holds for every such model.
+    They are observed up to the horizon and bounded after it. After the horizon noise is drawn again; the bound holds
+    for every such model.
     """
     seen = [record.start_norm for record in ledger.rounds[:horizon]]
     unseen = [
@@ -95,7 +99,10 @@ def start_norms(ledger: Ledger, horizon: int) -> Array:
 
 
 def table_by_round(ledger: Ledger, column: NDArray[np.generic], missing: float = 0.0) -> Array:
-    """Arrange a column of the ledger as a table (rounds, participants), filled up with `missing`."""
+    """Arrange a column of the ledger as a table.
+
+    It is (rounds, participants), filled up with `missing`.
+    """
     counts = np.array([record.participants for record in ledger.rounds])
     place = np.arange(len(column)) - np.repeat(counts.cumsum() - counts, counts)
     table = np.full((len(counts), int(counts.max())), missing)
@@ -104,6 +111,6 @@ def table_by_round(ledger: Ledger, column: NDArray[np.generic], missing: float =
 
 
 def count_terms(ledger: Ledger) -> int:
-    """Return the largest number of terms that are added up for a drift."""
+    """Return the largest number of terms added up for a drift."""
     facts = ledger.facts
     return facts.clients + facts.rounds + facts.parameters + int(ledger.clients.steps.max(initial=0))

@@ -25,11 +25,11 @@ class ResolvedThreat(NamedTuple):
 
 
 def measure_attack(ledger: Ledger) -> RealisedAttack:
-    """Measure what the attackers did, from the ledger, with sizes rounded up by the measurement error.
+    """Measure what the attackers did, from the ledger.
 
-    Scales and shares are not rounded up: comparisons allow for their errors. The poison ratio is the one that amounts
-    to the same poison in equal steps. With weight decay or a proximal weight late steps count most, so all poison
-    counts as late.
+    Sizes are rounded up by the measurement error. Scales and shares are not rounded up: comparisons allow for their
+    errors. The poison ratio is the one that amounts to the same poison in equal steps. With weight decay or a proximal
+    weight late steps count most, so all poison counts as late.
     """
     rows = ledger.clients.take(ledger.clients.attacking)
     norms = 1.0 + norm_error(ledger.facts)
@@ -46,9 +46,10 @@ def measure_attack(ledger: Ledger) -> RealisedAttack:
 
 
 def resolve_threat(settings: ThreatSettings, attack: Attack | None, ledger: Ledger) -> ResolvedThreat:
-    """Resolve the threat of a run from the `[threat]` settings and the claims of the attack.
+    """Resolve the threat of a run.
 
-    The claims are verified, not trusted: they are compared with the measured attack.
+    It comes from the `[threat]` settings and the claims of the attack. The claims are verified, not trusted: they are
+    compared with the measured attack.
     """
     done = measure_attack(ledger)
     if attack is None or len(done.round) == 0:

@@ -75,7 +75,10 @@ class VotingModels:
 def collect_votes(
     models: VotingModels, sets: LabelledSets, request: VoteRequest, settings: VoteSettings
 ) -> dict[str, Votes]:
-    """Answer a vote request on every test set, by name. The same noisy models vote on all of them."""
+    """Answer a vote request on every test set, by name.
+
+    The same noisy models vote on all of them.
+    """
     ballots: dict[str, tuple[Tensor, Votes]] = {}
     for name, (features, labels) in sets.items():
         ballots[name] = features, Votes(request, settings, labels.cpu().numpy(), norms_of(features))
@@ -85,7 +88,10 @@ def collect_votes(
 
 
 def predict_classes(models: VotingModels, features: Tensor, groups: GroupFacts | None) -> Counts:
-    """Predict a class for every sample: the model's, or the winner of the groups' vote; ties go to the lowest class."""
+    """Predict a class for every sample.
+
+    It is the model's, or the winner of the groups' vote. Ties go to the lowest class.
+    """
     if groups is None:
         parts = models.model.logits_in_parts(models.parameters[None], features)
         return np.concatenate([logits[0].argmax(-1).cpu().numpy() for _, logits in parts])
@@ -104,7 +110,10 @@ def model_logits(models: VotingModels, features: Tensor, ballot: Votes) -> Logit
 
 
 def exact_probabilities(models: VotingModels, features: Tensor, ballot: Votes) -> ExactVotes:
-    """Return the class probabilities of all noisy copies of a linear model, by quadrature."""
+    """Return the class probabilities of all noisy copies of a model.
+
+    The model is linear, and the probabilities come from quadrature.
+    """
     logits = model_logits(models, features, ballot).logits
     bias = 1.0 if models.model.facts.bias else 0.0
     found = formulas.exact_votes(logits, ballot.request.noise_std * np.hypot(ballot.input_norms, bias))
@@ -118,7 +127,10 @@ def exact_probabilities(models: VotingModels, features: Tensor, ballot: Votes) -
 
 
 def group_votes(models: VotingModels, features: Tensor, ballot: Votes) -> GroupVotes:
-    """Return the vote of every group's model, and how far its first logit is above the second."""
+    """Return the vote of every group's model.
+
+    Return also how far its first logit is above the second.
+    """
     ballots = np.zeros((len(features), len(models.parameters)), np.int64)
     gaps = np.zeros(ballots.shape)
     for rows, groups, logits in logits_of_groups(models, features):
@@ -130,7 +142,10 @@ def group_votes(models: VotingModels, features: Tensor, ballot: Votes) -> GroupV
 
 
 def group_rankings(models: VotingModels, features: Tensor, ballot: Votes) -> GroupRankings:
-    """Return the vote of every group's model, and its ranking of all classes."""
+    """Return the vote of every group's model, and its ranking of classes.
+
+    It ranks all classes.
+    """
     gaps = np.zeros((len(features), len(models.parameters)))
     ranks = np.zeros((*gaps.shape, 0), np.uint16)
     for rows, groups, logits in logits_of_groups(models, features):
@@ -144,9 +159,10 @@ def group_rankings(models: VotingModels, features: Tensor, ballot: Votes) -> Gro
 
 
 def logits_of_groups(models: VotingModels, features: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield slices of samples and of groups with the logits of these, (G, b, C), in double precision.
+    """Yield slices of samples and groups with their logits.
 
-    The core's own model computes every group's logits apart from the others'; others answer for one group at a time.
+    The logits are (G, b, C), in double precision. The core's own model computes every group's logits apart from the
+    others'; others answer for one group at a time.
     """
     parameters = models.parameters
     together = len(parameters) if models.model.facts.linear else 1
@@ -157,16 +173,20 @@ def logits_of_groups(models: VotingModels, features: Tensor) -> Iterator[tuple[s
 
 
 def lead_of_first(logits: Tensor) -> NDArray[np.float64]:
-    """Return how far the largest logit is above the second, (b, G), for logits (G, b, C)."""
+    """Return how far the largest logit exceeds the second, (b, G).
+
+    The logits are (G, b, C).
+    """
     best = logits.topk(2, dim=-1).values
     lead: NDArray[np.float64] = (best[..., 0] - best[..., 1]).T.cpu().numpy()
     return lead
 
 
 def group_distances(models: VotingModels, features: Tensor, ballot: Votes) -> GroupDistances:
-    """Return the vote of every group's model, and how far features must move to change it.
+    """Return every group's vote and its distance to a change.
 
-    The prediction f of a linear model changes in favour of c at the distance `(z_f - z_c) / ||w_f - w_c||`.
+    The distance is how far features must move to change it. The prediction f of a linear model changes in favour of c
+    at the distance `(z_f - z_c) / ||w_f - w_c||`.
     """
     votes = group_votes(models, features, ballot)
     distances = np.zeros(votes.ballots.shape)
@@ -188,7 +208,10 @@ def group_distances(models: VotingModels, features: Tensor, ballot: Votes) -> Gr
 
 
 def count_noisy_copies(models: VotingModels, request: VoteRequest, ballots: Ballots) -> dict[str, CountVotes]:
-    """Count the votes of noisy copies of the model; other copies select the class."""
+    """Count the votes of noisy copies of the model.
+
+    Other copies select the class.
+    """
 
     def copies(number: int, purpose: str) -> NoisyModels:
         return NoisyModels(models.parameters[None], number, request.noise_std, models.streams, purpose)
@@ -199,7 +222,10 @@ def count_noisy_copies(models: VotingModels, request: VoteRequest, ballots: Ball
 
 
 def count_continuations(models: VotingModels, request: VoteRequest, ballots: Ballots) -> dict[str, CountVotes]:
-    """Count the votes of continuations, one each; the first of them select the class."""
+    """Count the votes of continuations, one each.
+
+    The first of them select the class.
+    """
     trained = models.continue_run(request)
     first = request.selection_models
     return count_both_samples(models, NoisyModels(trained[first:]), NoisyModels(trained[:first]), ballots)
@@ -221,7 +247,10 @@ COUNTERS: Mapping[VoteKind, Callable[[VotingModels, VoteRequest, Ballots], dict[
 def count_both_samples(
     models: VotingModels, voters: NoisyModels, selectors: NoisyModels, ballots: Ballots
 ) -> dict[str, CountVotes]:
-    """Count the votes of the voters and, if the request wants them, of the selectors, on every test set."""
+    """Count the votes of the voters and of the selectors.
+
+    The selectors are counted if the request wants them. All test sets are counted.
+    """
     request = next(iter(ballots.values()))[1].request
     sets = {name: features for name, (features, _) in ballots.items()}
     total = request.models + request.selection_models
@@ -248,10 +277,10 @@ def count_on_sets(
     remote: RemoteCounts = lambda _test_set, _voters: (),
     on_progress: Callable[[int], object] = lambda _done: None,
 ) -> dict[str, Counts]:
-    """Count how many voters choose each class, (m, C), on every test set. There is at least one set.
+    """Count how many voters choose each class on every test set.
 
-    Counts of other processes are verified: one block of every test set, drawn at random so that it cannot be foreseen,
-    is counted here as well, and if it differs, so is the whole set.
+    Counts are (m, C). There is at least one set. Counts of other processes are verified: one block of every test set,
+    drawn at random so that it cannot be foreseen, is counted here as well, and if it differs, so is the whole set.
     """
     blocks = {name: split_samples(len(features)) for name, features in sets.items()}
     known: dict[str, dict[int, Counts]] = {name: {} for name in sets}
@@ -284,7 +313,10 @@ def join_counts(
     remote: Mapping[int, Counts],
     local: Mapping[int, Counts],
 ) -> Counts:
-    """Join the counts of all blocks of a test set; count the set here if a verified block differs."""
+    """Join the counts of all blocks of a test set.
+
+    If a verified block differs, the set is counted here.
+    """
     blocks = split_samples(len(features))
     wrong = [number for number in remote if number in local and not np.array_equal(local[number], remote[number])]
     if not wrong:
@@ -299,9 +331,10 @@ def join_counts(
 
 
 def verify_parts(parts: Iterable[PartialCount], models: int, samples: int) -> Iterator[dict[int, Counts]]:
-    """Yield what was counted so far, by the number of the block, after every part.
+    """Yield what was counted so far, after every part.
 
-    Raises `PluginFailure` for counts that cannot be the votes of that many models.
+    The counts are by the number of the block. Raises `PluginFailure` for counts that cannot be the votes of that many
+    models.
     """
     found: dict[int, Counts] = {}
     blocks = split_samples(samples)
@@ -324,7 +357,10 @@ def verify_parts(parts: Iterable[PartialCount], models: int, samples: int) -> It
 
 
 def report_chunks(chunks: Iterator[Tensor], on_progress: Callable[[int], object]) -> Iterator[Tensor]:
-    """Yield the same chunks; report how many models have voted when the next one is requested."""
+    """Yield the same chunks and report progress.
+
+    It reports how many models have voted when the next chunk is requested.
+    """
     done = 0
     for models in chunks:
         yield models

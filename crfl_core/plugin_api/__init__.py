@@ -31,7 +31,10 @@ class PluginKind(NamedTuple):
 
     @property
     def base(self) -> type[Any]:
-        """Return the base class, imported on first use so that reading what is installed stays cheap."""
+        """Return the base class, imported on first use.
+
+        So reading what is installed stays cheap.
+        """
         return cast("type[Any]", resolve_name(self.target))
 
     def includes(self, candidate: object) -> bool:

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 
 def state_key(position: int) -> str:
-    """Return the name of a step's state, in its chain and in the checkpoint."""
+    """Return the name of a step's state.
+
+    The chain and the checkpoint use this name.
+    """
     return f"aggregation.{position}"
 
 
@@ -58,7 +61,10 @@ class AggregationStep(ServerStep):
 
     @classmethod
     def check_dependence(cls) -> None:
-        """Also refuse a step that must not depend on the updates and asks for the server."""
+        """Also refuse a step that asks for the server.
+
+        This is about steps that must not depend on the updates.
+        """
         super().check_dependence()
         if cls.depends == "all":
             return
@@ -74,14 +80,20 @@ class AggregationStep(ServerStep):
         return {}
 
     def check(self, clients: Clients) -> None:
-        """Raise `OptionError` if the options do not fit rounds of these clients. Called before training."""
+        """Raise `OptionError` if the options do not fit these clients.
+
+        The clients are like those of the rounds. Called before training.
+        """
 
 
 class Stage(AggregationStep):
     """Transforms the updates before the rule sees them, and reports the mixing matrix."""
 
     def outputs(self, clients: int) -> int:
-        """Return how many updates the stage passes on for a number of clients. Later steps are checked against it."""
+        """Return how many updates the stage passes on.
+
+        Later steps are checked against this number.
+        """
         return clients
 
     @abstractmethod
@@ -96,7 +108,10 @@ class FixedStage(Stage):
 
     @abstractmethod
     def mixing(self, facts: RoundFacts) -> Mixing:
-        """Return the mixing matrix and offset of a round; the core applies them."""
+        """Return the mixing matrix and offset of a round.
+
+        The core applies them.
+        """
 
     @final
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
@@ -116,7 +131,10 @@ class CapStage(Stage):
 
     @abstractmethod
     def caps(self, clients: Clients) -> Tensor:
-        """Return the largest norm of each participant, (n,), float64; infinite for no cap."""
+        """Return the largest norm of each participant, (n,), float64.
+
+        It is infinite for no cap.
+        """
 
     @final
     def transform(self, updates: ClientUpdates, state: State) -> StageResult:
@@ -137,10 +155,10 @@ class Aggregator(AggregationStep):
         """Combine the updates. Inputs must not be changed or aliased."""
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64] | None:  # noqa: ARG002
-        """Return how far 0, 1, 2, ... arbitrary clients can move the aggregate of a round; None if nothing is known.
+        """Return how far 0, 1, 2, ... arbitrary clients move the aggregate.
 
-        No honest update (or residual, see `Clients`) is longer than `update_bound`. Entries are infinite from the
-        number of clients at which the rule breaks down.
+        The aggregate is that of a round. None if nothing is known. No honest update (or residual, see `Clients`) is
+        longer than `update_bound`. Entries are infinite from the number of clients at which the rule breaks down.
         """
         return None
 
@@ -154,10 +172,10 @@ class WeightedRule(Aggregator):
 
     @abstractmethod
     def weigh(self, updates: ClientUpdates, state: State) -> Tensor | NDArray[np.float64] | Weighting:
-        """Return the weight of each update, (n,), or of each update and parameter, (n, P).
+        """Return the weight of each update, (n,).
 
-        With a new state or a note it is a `Weighting`; with the weights alone, the state stays as it is. Inputs must
-        not be changed.
+        It may be the weight of each update and parameter, (n, P). With a new state or a note it is a `Weighting`; with
+        the weights alone, the state stays as it is. Inputs must not be changed.
         """
 
     @final
@@ -187,7 +205,10 @@ class WeightedRule(Aggregator):
 
 
 def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Return `sum_i weights[i] values[i]` in the precision of the values; a single update is not added to zeros."""
+    """Return `sum_i weights[i] values[i]`.
+
+    The sum has the precision of the values. A single update is not added to zeros.
+    """
     chosen = weights.nonzero()[:, 0].tolist()
     if len(chosen) == 1:
         return float(weights[chosen[0]]) * values[chosen[0]]
@@ -211,9 +232,10 @@ class LinearAggregator(Aggregator):
 
 
 def is_linear_chain(steps: Sequence[AggregationStep]) -> bool:
-    """Ask whether no step compares updates: caps come first, then fixed stages and a linear rule.
+    """Ask whether no step compares updates.
 
-    Behind a stage that mixes clients, an "own" factor belongs to a mixture and depends on all clients in it.
+    Caps come first, then fixed stages and a linear rule. Behind a stage that mixes clients, an "own" factor belongs to
+    a mixture and depends on all clients in it.
     """
     kinds = [step.depends for step in steps]
     return "all" not in kinds and kinds == sorted(kinds, key=("own", "fixed").index)
@@ -229,16 +251,19 @@ def chain_dependence(steps: Sequence[AggregationStep], clients: Clients) -> Depe
 
 
 def caps_residuals(stage: CapStage, clients: Clients) -> bool:
-    """Ask whether a cap bounds the residual beyond weight decay, so that it need not shorten honest updates."""
+    """Ask whether a cap bounds the residual beyond weight decay.
+
+    Then it need not shorten honest updates.
+    """
     return stage.centre == "decay" or not (clients.retention < 1).any()
 
 
 def mix_clients(clients: Clients, mixing: Tensor) -> Clients:
-    """Return the clients that the next step sees, after a stage has mixed their updates.
+    """Return the clients that the next step sees after a mixing.
 
-    Samples, retention and the bound on honest updates are averaged as the updates are, so that weights by sample counts
-    and caps keep their meaning. Everything else, the id included, stays if the number of rows stays; otherwise it is
-    that of the client with the largest share in the row.
+    A stage has mixed their updates. Samples, retention and the bound on honest updates are averaged as the updates are,
+    so that weights by sample counts and caps keep their meaning. Everything else, the id included, stays if the number
+    of rows stays; otherwise it is that of the client with the largest share in the row.
     """
     import torch
 

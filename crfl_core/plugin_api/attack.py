@@ -64,18 +64,24 @@ class Attack(Plugin):
 
     @abstractmethod
     def prepare(self, data: FederatedData, streams: Streams) -> State:
-        """Return the state of the first round. Called once before training. Raises `OptionError`."""
+        """Return the state of the first round.
+
+        Called once before training. Raises `OptionError`.
+        """
 
     def learn(self, seen: AttackerObservation, state: State) -> State:  # noqa: ARG002
-        """Return the state of the next round; by default it stays as it is.
+        """Return the state of the next round.
 
-        Called after every round of the run, attacked or not. The state is tensors by name, stored in the checkpoint and
-        sent to the processes that train clients: keep it small.
+        By default the state stays as it is. Called after every round of the run, attacked or not. The state is tensors
+        by name, stored in the checkpoint and sent to the processes that train clients: keep it small.
         """
         return state
 
     def attackers(self, clients: int, streams: Streams) -> tuple[int, ...]:
-        """Return the ids of the attackers, ascending: as given, or drawn. Raises `OptionError`."""
+        """Return the ids of the attackers, ascending.
+
+        They are as given, or drawn. Raises `OptionError`.
+        """
         if isinstance(self.clients, int):
             if self.clients > clients:
                 raise OptionError("clients", f"found {self.clients}, but there are only {clients} clients")
@@ -89,17 +95,24 @@ class Attack(Plugin):
         return tuple(sorted(set(self.clients)))
 
     def check(self, batch_size: int) -> None:
-        """Raise `OptionError` if the options do not fit the attackers' smallest batch. Called before training."""
+        """Raise `OptionError` if the options do not fit the attackers' batches.
+
+        The smallest batch decides. Called before training.
+        """
 
     def poison(self, batches: Batches, state: State) -> Batches:  # noqa: ARG002
-        """Poison the attackers' batches of a round. Return new tensors where something changes.
+        """Poison the attackers' batches of a round.
 
-        The next round reuses the memory of the given batches: an attack that remembers them keeps a copy.
+        Return new tensors where something changes. The next round reuses the memory of the given batches: an attack
+        that remembers them keeps a copy.
         """
         return batches
 
     def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
-        """Return the gradient that attackers follow, all (R, attackers, P); `start` is the model of the round."""
+        """Return the gradient that attackers follow.
+
+        All are (R, attackers, P); `start` is the model of the round.
+        """
         return gradient
 
     def after_step(self, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
@@ -107,27 +120,40 @@ class Attack(Plugin):
         return weights
 
     def scales(self, weights: Tensor) -> Tensor:
-        """Return the factor of each attacker, given the aggregation weights p_i of this round."""
+        """Return the factor of each attacker.
+
+        The aggregation weights p_i are those of this round.
+        """
         return 1.0 / weights if self.scale == "replace" else weights.new_full(weights.shape, self.scale)
 
     def craft(self, known: AttackerView, state: State) -> Tensor:  # noqa: ARG002
-        """Return what the attackers submit, (a, P): by default their trained updates times `scales(weights)`."""
+        """Return what the attackers submit, (a, P).
+
+        By default these are their trained updates times `scales(weights)`.
+        """
         return self.scales(known.weights)[:, None].to(known.own_updates) * known.own_updates
 
     @property
     def backdoor_class(self) -> int | None:
-        """Return the target class of backdoored inputs, None if the attack has none."""
+        """Return the target class of backdoored inputs.
+
+        None if the attack has none.
+        """
         return None
 
     def add_trigger(self, x: Tensor, state: State) -> Tensor | None:  # noqa: ARG002
-        """Return test inputs with the trigger, clamped to the domain; None if the attack has no trigger."""
+        """Return test inputs with the trigger, clamped to the domain.
+
+        None if the attack has no trigger.
+        """
         return None
 
     def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
-        """Return the backdoored test set, inputs with their true labels; None if there is none.
+        """Return the backdoored test set, inputs with their true labels.
 
-        By default these are the test inputs of all classes but the target, with the trigger. An attack without a
-        trigger returns the inputs that it targets. Inputs of the target class never count as successes.
+        None if there is none. By default these are the test inputs of all classes but the target, with the trigger. An
+        attack without a trigger returns the inputs that it targets. Inputs of the target class never count as
+        successes.
         """
         others = data.test_y != (-1 if self.backdoor_class is None else self.backdoor_class)
         triggered = self.add_trigger(data.test_x[others], state)
@@ -153,7 +179,10 @@ class Attack(Plugin):
         )
 
     def _realised_scale(self, realised: RealisedAttack) -> float:
-        """Return the measured scale, or the declared one if they agree: multiplying is exact, norms are not."""
+        """Return the measured scale, or the declared one.
+
+        The declared one counts if they agree: multiplying is exact, norms are not.
+        """
         measured = float(realised.scale.max(initial=1.0))
         same = self.scale != "replace" and measured <= self.scale * (1 + SCALE_TOLERANCE)
         return float(self.scale) if same else measured

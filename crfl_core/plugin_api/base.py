@@ -52,7 +52,10 @@ class Plugin(Table):
 
     @property
     def configured_as(self) -> str:
-        """Return the name under which a config names this plugin; the class name if Python code made it."""
+        """Return the name under which a config names this plugin.
+
+        It is the class name if Python code made the plugin.
+        """
         return self._configured_as or type(self).__name__
 
     @property
@@ -61,7 +64,10 @@ class Plugin(Table):
         return f"{self.configured_as!r} of {self._provided_by}"
 
     def with_name(self, name: str, origin: str | None = None) -> Plugin:
-        """Return a copy that is configured under a name and comes from a distribution."""
+        """Return a copy with a configured name and a distribution.
+
+        The copy comes from the distribution `origin` if that is given.
+        """
         copy = self.model_copy()
         copy._configured_as = name
         copy._provided_by = origin or self._provided_by
@@ -69,12 +75,18 @@ class Plugin(Table):
 
 
 def is_built_in(plugin: Plugin) -> bool:
-    """Ask whether a plugin's class is code of crfl. What other plugins say about themselves is declared in audits."""
+    """Ask whether a plugin's class is code of crfl.
+
+    What other plugins say about themselves is declared in audits.
+    """
     return type(plugin).__module__.partition(".")[0] in own_packages()
 
 
 def name_with_distribution(plugin: Plugin) -> str:
-    """Return name and distribution of a plugin, and of plugins in its options: `'per-layer' of crfl with ...`."""
+    """Return name and distribution of a plugin, with those in its options.
+
+    An example is `'per-layer' of crfl with ...`.
+    """
     origin = plugin._provided_by
     name = f"{plugin.configured_as!r} of {origin if origin == LOCAL else origin.partition(' ')[0]}"
     inner = (name_with_distribution(option) for _, option in plugin if isinstance(option, Plugin))
@@ -94,14 +106,20 @@ class Resolver(Protocol):
         """Return distribution and version of a named plugin. Raises `PluginError`."""
 
     def default_name(self, kind: str, name: str) -> str:
-        """Return the name that stands for crfl's own plugin, even if other distributions declare the same name."""
+        """Return the name that stands for crfl's own plugin.
+
+        It stands for it even if other distributions declare the same name.
+        """
 
     def import_refusal(self, path: str) -> str:
         """Return why an option must not import code; empty if it may."""
 
 
 def check_import_path(path: str, info: ValidationInfo) -> str:
-    """Check that code may be imported; make file paths absolute, so that a run can resume from another folder."""
+    """Check that code may be imported, and make file paths absolute.
+
+    So a run can resume from another folder.
+    """
     place, _, name = path.rpartition(":")
     if not place or not name:
         raise ValueError('must be "package.module:name" or "file.py:name"')
@@ -183,7 +201,10 @@ class PluginField:
         return plugin
 
     def _named(self, value: Plugin, resolver: Resolver, info: ValidationInfo) -> Plugin:
-        """Name an instance that Python code made as a config would, and the plugins among its options."""
+        """Name an instance that Python code made as a config would.
+
+        The plugins among its options are named, too.
+        """
         if any(isinstance(part, Plugin) and part._configured_as is None for _, part in value):
             options = {option: getattr(value, option) for option in value.model_fields_set}
             known_as = value._configured_as
@@ -206,7 +227,10 @@ class PluginField:
 
 
 def refuse_wrong_defaults(who: str, plugin: type[Plugin], options: Mapping[str, Any], error: ValidationError) -> None:
-    """Raise an error about the plugin if one of its own defaults is refused: the config has no such key to mend."""
+    """Raise an error about the plugin if its own default is refused.
+
+    The config has no such key to mend.
+    """
     for detail in error.errors(include_url=False):
         option = str(detail["loc"][0]) if detail["loc"] else ""
         if option in plugin.model_fields and option not in options and "key" not in detail.get("ctx", {}):
@@ -225,9 +249,10 @@ def with_article(kind: str) -> str:
 
 
 def refuse_overriding(plugin: type, root: type) -> None:
-    """Raise `PluginError` if a class replaces a method that `typing.final` marks in one of its bases below `root`.
+    """Raise `PluginError` if a class replaces a final method.
 
-    What an instance would find counts: a method of the class or of a mixin, or an option of the same name.
+    `typing.final` marks such a method in one of the class's bases below `root`. What an instance would find counts: a
+    method of the class or of a mixin, or an option of the same name.
     """
     options = inspect.get_annotations(plugin)
     for base in plugin.__mro__:
@@ -246,7 +271,10 @@ def refuse_overriding(plugin: type, root: type) -> None:
 
 
 def refuse_hooks(plugin: type, role: str) -> None:
-    """Raise `PluginError` if a class has hooks, with which it would watch the run; `role` says what it is."""
+    """Raise `PluginError` if a class has hooks.
+
+    With hooks it would watch the run; `role` says what it is.
+    """
     for name in dir(plugin):
         member = inspect.getattr_static(plugin, name)
         if hasattr(member, "crfl_impl"):
@@ -257,7 +285,10 @@ def refuse_hooks(plugin: type, role: str) -> None:
 
 
 def is_final(member: Any) -> bool:
-    """Ask whether `typing.final` marks a method, before or behind `property`, `classmethod` or `staticmethod`."""
+    """Ask whether `typing.final` marks a method.
+
+    The mark may come before or behind `property`, `classmethod` or `staticmethod`.
+    """
     return getattr(member, "__final__", False) or getattr(function_of(member), "__final__", False)
 
 
@@ -284,9 +315,10 @@ class ServerStep(Plugin):
 
     @classmethod
     def check_dependence(cls) -> None:
-        """Raise `PluginError` if the class sets `depends`, or has hooks that see what it must not see.
+        """Raise `PluginError` if the class sets `depends` or has wrong hooks.
 
-        What an instance would find counts, whether the class, a mixin or a later assignment put it there.
+        Wrong hooks see what the class must not see. What an instance would find counts, whether the class, a mixin or a
+        later assignment put it there.
         """
         base = next(base for base in cls.__mro__ if base.__module__.startswith("crfl_core.plugin_api."))
         depends = inspect.getattr_static(cls, "depends")

@@ -141,18 +141,25 @@ class Certificate(Plugin):
 
     @property
     def full_name(self) -> str:
-        """Return the name as in messages, with the name in reports if it differs."""
+        """Return the name as in messages.
+
+        The name in reports is added if it differs.
+        """
         return super().full_name if self.name is None else f"{self.name!r}, {super().full_name},"
 
     def rounds_to_resample(self, attacked: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return the rounds whose model before noise must be kept, so that noise can be drawn again."""
+        """Return the rounds whose model before noise must be kept.
+
+        So noise can be drawn again.
+        """
         return ()
 
     def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:  # noqa: ARG002
-        """Return stages to put in front of the aggregation unless they are in it, as tables of a config.
+        """Return stages to put in front of the aggregation.
 
-        `cap_updates` is `server.cap_updates`: True asks for the stage that caps updates, None leaves the choice to the
-        certificate. The core does not call this method if it is false.
+        They are tables of a config and are added unless they are in it. `cap_updates` is `server.cap_updates`: True
+        asks for the stage that caps updates, None leaves the choice to the certificate. The core does not call this
+        method if it is false.
         """
         return ()
 
@@ -183,7 +190,10 @@ class Certificate(Plugin):
         threat: Threat,  # noqa: ARG002
         clients: tuple[int, ...],  # noqa: ARG002
     ) -> CollectiveGuarantee | None:
-        """Return how much of a test set stays right under one set of malicious clients; None if nothing is known."""
+        """Return a guarantee about a whole test set.
+
+        It says how much stays right under one set of malicious clients. None if nothing is known.
+        """
         return None
 
     def clean_world(self, threat: Threat) -> str:

@@ -42,12 +42,18 @@ class Command:
 
     @property
     def full_name(self) -> str:
-        """Return name, distribution and version, as in messages: `command 'new' of crfl 0.1.0`."""
+        """Return name, distribution and version, as in messages.
+
+        An example is `command 'new' of crfl 0.1.0`.
+        """
         return f"command {self.configured_as!r} of {self.origin}"
 
     @cached_property
     def click_command(self) -> click.Command:
-        """Return the command as click runs it. Raises `PluginError` if its name or target cannot be used."""
+        """Return the command as click runs it.
+
+        Raises `PluginError` if its name or target cannot be used.
+        """
         import typer
 
         name = self.configured_as
@@ -74,9 +80,10 @@ class Command:
 
 
 def summary_in_source(point: EntryPoint) -> str:
-    """Return the first line of a command's help from its source, without importing it; empty if missing.
+    """Return the first line of a command's help from its source.
 
-    So a command that is slow to import, or broken, is listed like any other: `crfl --help` runs no plugin code.
+    It does not import the source. Empty if the help is missing. So a command that is slow to import, or broken, is
+    listed like any other: `crfl --help` runs no plugin code.
     """
     try:
         texts = list(help_texts(ast.parse(source_of(point.module)), point.attr))
@@ -98,7 +105,10 @@ def source_of(module: str) -> str:
 
 
 def help_texts(module: ast.Module, name: str) -> Iterator[str]:
-    """Yield the docstrings of functions of this name, and the `help` of calls assigned to it."""
+    """Yield the docstrings of functions of this name.
+
+    Calls assigned to the name yield their `help`.
+    """
     for node in module.body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             yield ast.get_docstring(node) or ""

@@ -35,18 +35,24 @@ class Dataset(Plugin):
 
     @abstractmethod
     def read(self) -> Data:
-        """Read the raw data: every row a sample, labels 0..classes-1, and the raw `domain` of the inputs."""
+        """Read the raw data.
+
+        Every row is a sample, labels are 0..classes-1, and `domain` is the raw domain of the inputs.
+        """
 
     def read_inputs(self, path: Path, feature_names: tuple[str, ...]) -> NDArray[np.generic]:  # noqa: ARG002
-        """Return new raw inputs, (samples, features), from a file such as those that the dataset reads.
+        """Return new raw inputs, (samples, features), from a file.
 
-        `crfl predict` asks for them; it reads .npz and .npy files itself. `feature_names` are those of the training
-        data, empty if they have none.
+        The file is like those that the dataset reads. `crfl predict` asks for them; it reads .npz and .npy files
+        itself. `feature_names` are those of the training data, empty if they have none.
         """
         raise DataError(f"{path}: new inputs for this dataset are .npz or .npy files: save x with np.savez(file, x=x)")
 
     def load(self) -> Data:
-        """Return the data that clients and certificates see: checked, cut to size, scaled."""
+        """Return the data that clients and certificates see.
+
+        They are checked, cut to size and scaled.
+        """
         data = self.read()
         check_data(data, type(self).__name__)
         data = replace(
@@ -97,14 +103,20 @@ class FileDataset(Dataset):
         """Describe the files, their checksums, and how to get them."""
 
     def file(self, name: str) -> Path:
-        """Find one of the files. Raises `DataError` with the searched places and how to get it."""
+        """Find one of the files.
+
+        Raises `DataError` with the searched places and how to get it.
+        """
         if self.path is not None and not is_readable_path(self.path):
             raise OptionError("path", f"there is no file or folder {self.path}")
         return find_or_explain(self.source(), name, self.path)
 
 
 def check_data(data: Data, name: str) -> None:
-    """Raise `DataError` if arrays do not fit together, leave the domain, or labels are out of range."""
+    """Raise `DataError` if the arrays of a dataset are wrong.
+
+    They must fit together and stay in the domain, and labels must be in range.
+    """
     for what, x, y in (("training", data.x, data.y), ("test", data.test_x, data.test_y)):
         both = isinstance(x, np.ndarray) and isinstance(y, np.ndarray)
         if not both or x.ndim != 2 or x.shape[:1] != y.shape or x.size == 0:
@@ -150,7 +162,10 @@ def check_data(data: Data, name: str) -> None:
 
 
 def check_inputs(x: NDArray[np.generic], domain: Domain, place: str) -> None:
-    """Raise `DataError` at the first input outside of the domain: certificates rely on the norms that it allows."""
+    """Raise `DataError` at the first input outside of the domain.
+
+    Certificates rely on the norms that the domain allows.
+    """
     if not domain.low < domain.high:
         raise DataError(
             f"{place}s cannot be in the domain [{domain.low:g}, {domain.high:g}]: low must be less than high"
@@ -167,14 +182,20 @@ def check_inputs(x: NDArray[np.generic], domain: Domain, place: str) -> None:
 
 
 def outside_message(value: float, domain: Domain) -> str:
-    """Return what is wrong with an input outside of the domain, and what to do."""
+    """Describe what is wrong with an input, and what to do.
+
+    The input is outside of the domain.
+    """
     if Domain().outside(np.array([value])).any():
         return f"is {value}: remove or fill it"
     return f"is {value}, outside of the domain [{domain.low:g}, {domain.high:g}]: correct it, or widen the domain"
 
 
 def fit_scaling(kind: ScalingKind, data: Data) -> tuple[Scaling, Domain]:
-    """Return the scaling of a kind for these raw data, and the domain of its outputs."""
+    """Return the scaling of a kind for these raw data.
+
+    Return also the domain of its outputs.
+    """
     low = data.domain.low
     high = data.domain.high
     if kind == "none":
@@ -201,5 +222,8 @@ def moments(x: NDArray[np.generic]) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def positive(spread: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the spread of each feature, 1 for constant features so that they stay constant."""
+    """Return the spread of each feature, 1 for constant features.
+
+    So constant features stay constant.
+    """
     return np.where(spread >= np.finfo(np.float64).tiny, spread, 1.0)  # a smaller spread has no finite inverse

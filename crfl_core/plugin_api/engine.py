@@ -22,7 +22,10 @@ class Job(Protocol):
         """Train the participants `part` of a round."""
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
-        """Count the votes on the test samples `part`, whole blocks of the task."""
+        """Count the votes on the test samples `part`.
+
+        These are whole blocks of the task.
+        """
 
 
 class Engine(Plugin):
@@ -38,17 +41,24 @@ class Engine(Plugin):
 
     @abstractmethod
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """Train every participant of the round exactly once, in parts, in any order."""
+        """Train every participant of the round exactly once.
+
+        The parts come in any order.
+        """
 
     def count_votes(self, task: CountingTask) -> Iterator[PartialCount]:  # noqa: ARG002
-        """Count votes on test samples, each at most once, in parts of whole blocks, in any order.
+        """Count votes on test samples, each at most once.
 
-        The server counts the samples that are left out, by default all of them, and recounts some of the others.
+        They come in parts of whole blocks, in any order. The server counts the samples that are left out, by default
+        all of them, and recounts some of the others.
         """
         return iter(())
 
     def close(self) -> None:
-        """Stop what `open` started. Called once, after the last round or an error."""
+        """Stop what `open` started.
+
+        Called once, after the last round or an error.
+        """
 
 
 IN_PROCESS = {("crfl_engines.local", "Local"), ("crfl_engines.stacked", "Stacked")}
@@ -56,5 +66,8 @@ IN_PROCESS = {("crfl_engines.local", "Local"), ("crfl_engines.stacked", "Stacked
 
 
 def is_in_process(engine: Engine) -> bool:
-    """Ask whether an engine is part of crfl and does all its work in this process; others are trusted."""
+    """Ask whether an engine of crfl works in this process alone.
+
+    All its work must be done here. Other engines are trusted.
+    """
     return (type(engine).__module__, type(engine).__qualname__) in IN_PROCESS

@@ -37,7 +37,10 @@ class BoundMap(ABC):
 
     @abstractmethod
     def norm_bound(self, inputs: float) -> float:
-        """Bound the norm of an output, given a bound on the norm of an input (which may be infinite)."""
+        """Bound the norm of an output, given that of an input.
+
+        The bound on the norm of an input may be infinite.
+        """
 
 
 class FeatureMap(Plugin):
@@ -59,7 +62,10 @@ class ImageMap(FeatureMap):
 
     @abstractmethod
     def bind_image(self, shape: Shape) -> BoundMap:
-        """Return the map for images of this shape, (channels, height, width). Raises `OptionError`."""
+        """Return the map for images of this shape.
+
+        The shape is (channels, height, width). Raises `OptionError`.
+        """
 
     @final
     def bind(self, inputs: int) -> BoundMap:
@@ -75,19 +81,26 @@ class FittedMap(FeatureMap):
     """Feature map with numbers that are computed once from inputs that no client holds, and kept with the run."""
 
     def public_inputs(self, facts: DataFacts) -> Tensor | None:  # noqa: ARG002
-        """Return inputs to fit to, (m, inputs), in front of all maps; None: those of the trusted curator.
+        """Return inputs to fit to, (m, inputs), in front of all maps.
 
-        They depend on options alone, so they need no trust.
+        None stands for the inputs of the trusted curator. A map's own inputs depend on options alone, so they need no
+        trust.
         """
         return None
 
     @abstractmethod
     def fit(self, samples: Tensor) -> State:
-        """Return the numbers to keep, fitted to samples at this place of the chain, (m, inputs)."""
+        """Return the numbers to keep, fitted to samples, (m, inputs).
+
+        The samples are those at this place of the chain.
+        """
 
     @abstractmethod
     def bind_fitted(self, inputs: int, fitted: State) -> BoundMap:
-        """Return the map for inputs of this size, with the numbers of `fit`."""
+        """Return the map for inputs of this size.
+
+        It has the numbers of `fit`.
+        """
 
     @final
     def bind(self, inputs: int) -> BoundMap:
@@ -158,7 +171,10 @@ class FeatureMaps(BoundMap):
 
 
 def bind_map(feature_map: FeatureMap, inputs: int, shape: Shape | None, fitted: State | None) -> BoundMap:
-    """Bind a map to what is known about its inputs: size, image shape, fitted numbers."""
+    """Bind a map to what is known about its inputs.
+
+    This is the size, image shape and fitted numbers.
+    """
     if isinstance(feature_map, FittedMap) and fitted is not None:
         return feature_map.bind_fitted(inputs, fitted)
     if isinstance(feature_map, ImageMap) and shape is not None:

@@ -41,42 +41,52 @@ def crfl_run_started(run: RunContext) -> None:
 
 @hookspec
 def crfl_round_started(run: RunContext, current: Round) -> None:
-    """Observe that a round begins: who takes part and the model that is broadcast."""
+    """Observe that a round begins.
+
+    `current` says who takes part and which model is broadcast.
+    """
 
 
 @hookspec(firstresult=True)
 def crfl_effective_weights(updates: ClientUpdates, aggregate: RuleResult) -> Tensor | None:
-    """Return the weights p_i, (n,), that the round's record and the radius should use, or None to pass.
+    """Return the weights p_i, (n,), for the round's record, or None.
 
-    The first answer counts; the weights that the aggregation chain reported come last. An answer must reconstruct the
-    aggregate, `sum_i p_i u_i + offset`, or the run stops. A round whose weights were replaced counts as data-dependent;
-    an answer that equals the chain's weights replaces nothing.
+    The record and the radius should use these weights. Return None to pass. The first answer counts; the weights that
+    the aggregation chain reported come last. An answer must reconstruct the aggregate, `sum_i p_i u_i + offset`, or the
+    run stops. A round whose weights were replaced counts as data-dependent; an answer that equals the chain's weights
+    replaces nothing.
     """
 
 
 @hookspec
 def crfl_accept_round(run: RunContext, current: Round, candidate: Tensor, state: State) -> bool | None:
-    """Accept (True) or reject (False) the clipped model of a round, (P,), before noise; None has no opinion.
+    """Accept (True) or reject (False) a round's clipped model, (P,).
 
-    `state` is what the plugin itself returned as a step of this round's aggregation, empty for any other plugin. One
-    rejection is enough. The round then continues from the model it was broadcast with, clipped and with fresh noise,
-    and from the states that its aggregation started with.
+    The model is the one before noise. None has no opinion. `state` is what the plugin itself returned as a step of this
+    round's aggregation, empty for any other plugin. One rejection is enough. The round then continues from the model it
+    was broadcast with, clipped and with fresh noise, and from the states that its aggregation started with.
     """
 
 
 @hookspec
 def crfl_round_finished(run: RunContext, record: RoundRecord, clients: ClientRows) -> None:
-    """Observe the record of a round in the ledger, and what the server knows of each participant."""
+    """Observe the record of a round in the ledger.
+
+    The plugin also sees what the server knows of each participant.
+    """
 
 
 @hookspec
 def crfl_certified(run: RunContext, certified: CertificateResult) -> None:
-    """Observe the guarantee of one certificate at one level for one test set."""
+    """Observe a certificate's guarantee at one level for one test set."""
 
 
 @hookspec
 def crfl_run_failed(run: RunContext, error: BaseException) -> None:
-    """Observe that a run ends early, by an error or an interrupt. What is on disk can be resumed."""
+    """Observe that a run ends early, by an error or interrupt.
+
+    What is on disk can be resumed.
+    """
 
 
 @hookspec

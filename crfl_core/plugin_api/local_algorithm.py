@@ -76,7 +76,10 @@ class LocalAlgorithm(Plugin):
 
     @abstractmethod
     def direction(self, step: LocalStep, state: State) -> StepDirection:
-        """Return the direction of a step. `state` is empty in the first step of a round; do not change the models."""
+        """Return the direction of a step.
+
+        `state` is empty in the first step of a round. Do not change the models.
+        """
 
 
 class StatefulAlgorithm(LocalAlgorithm):
@@ -92,7 +95,10 @@ class StatefulAlgorithm(LocalAlgorithm):
 
     @abstractmethod
     def remember(self, finished: LocalRound) -> State:
-        """Return each of the vectors after a round, (R, n, P), in the precision of the models."""
+        """Return each of the vectors after a round, (R, n, P).
+
+        They have the precision of the models.
+        """
 
 
 class ProximalAlgorithm(LocalAlgorithm):

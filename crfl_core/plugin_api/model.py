@@ -40,10 +40,10 @@ class LocalModels(ABC):
 
     @abstractmethod
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
-        """Make a step `w <- w - rate (gradient + decay w)` for all clients and replicas.
+        """Make a step for all clients and replicas.
 
-        `x`, `y` and `weights` are those of `BoundModel.gradient`; `rates` and `decay` are (n,). A rate of 0 makes no
-        step.
+        A step is `w <- w - rate (gradient + decay w)`. `x`, `y` and `weights` are those of `BoundModel.gradient`;
+        `rates` and `decay` are (n,). A rate of 0 makes no step.
         """
 
     @abstractmethod
@@ -51,7 +51,10 @@ class LocalModels(ABC):
         """Return the models as they are now, (R, n, P)."""
 
     def write_updates(self, start: Tensor, out: Tensor) -> None:
-        """Write the difference of the models and `start` into `out`, all (R, n, P). Override it to save a copy."""
+        """Write the difference of the models and `start` into `out`.
+
+        All are (R, n, P). Override it to save a copy.
+        """
         import torch
 
         torch.sub(self.parameters(), start, out=out)
@@ -66,7 +69,10 @@ class LocalModels(ABC):
         start: Tensor,
         out: Tensor,
     ) -> None:
-        """Make the last step and write the updates; the models are not used again. Override it to save work."""
+        """Make the last step and write the updates.
+
+        The models are not used again. Override it to save work.
+        """
         self.step(x, y, weights, rates, decay)
         self.write_updates(start, out)
 
@@ -95,7 +101,10 @@ class GradientSteps(LocalModels):
         self.project(self._parameters)
 
     def gradient(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """Return the gradients of all models at their current parameters, (R, n, P)."""
+        """Return the gradients of all models at their current parameters.
+
+        They are (R, n, P).
+        """
         return self._model.gradient(self._parameters, x, y, weights)
 
     def adjust_gradient(self, gradient: Tensor, parameters: Tensor) -> Tensor:  # noqa: ARG002
@@ -138,9 +147,10 @@ class BoundModel(ABC):
         """
 
     def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return one gradient per sample: (R, n, P), (n, b, features), (n, b) -> (R, n, b, P).
+        """Return one gradient per sample, (R, n, b, P).
 
-        Used when gradients are clipped. Override it if there is a faster way than one `gradient` for each sample.
+        Shapes are (R, n, P), (n, b, features), (n, b) -> (R, n, b, P). Used when gradients are clipped. Override it if
+        there is a faster way than one `gradient` for each sample.
         """
         each = parameters.repeat_interleave(y.shape[1], dim=1)
         rows = x.flatten(0, 1)[:, None]
@@ -150,24 +160,31 @@ class BoundModel(ABC):
         return by_sample
 
     def local_models(self, start: Tensor) -> LocalModels:
-        """Begin local training from the read-only models `start`, (R, n, P). Override it for a faster layout."""
+        """Begin local training from the read-only models `start`, (R, n, P).
+
+        Override it for a faster layout.
+        """
         return GradientSteps(self, start)
 
     def gradient_bound(self, input_norm: float) -> float:  # noqa: ARG002
-        """Bound the norm of a sample's gradient for inputs up to a norm; infinite if there is no bound.
+        """Bound the norm of a sample's gradient.
 
-        The core checks the bound on every honest update.
+        Inputs are up to `input_norm` long. Return infinity if there is no bound. The core checks the bound on every
+        honest update.
         """
         return math.inf
 
     def operator_norm(self, parameters: Tensor) -> float | None:  # noqa: ARG002
-        """Return the spectral norm of the column-centred weight block, for linear models; None for others."""
+        """Return the spectral norm of the column-centred weight block.
+
+        This is for linear models; None for others.
+        """
         return None
 
     def count_votes(self, parameters: Tensor, x: Tensor) -> Tensor:
-        """Count the votes of R models per class, ties to the lowest: (R, P), (b, features) -> (b, C).
+        """Count the votes of R models per class.
 
-        Memory is bounded: samples are voted on in parts.
+        Ties go to the lowest class: (R, P), (b, features) -> (b, C). Memory is bounded: samples are voted on in parts.
         """
         import torch
 
@@ -179,13 +196,16 @@ class BoundModel(ABC):
         return torch.cat(pieces)
 
     def vote_counter(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return `count_votes` of these models, for samples of several calls. Override it to prepare something once."""
+        """Return `count_votes` of these models, for several calls.
+
+        Override it to prepare something once.
+        """
         return partial(self.count_votes, parameters)
 
     def logits_in_parts(
         self, parameters: Tensor, x: Tensor, pairs: int = LOGITS_AT_ONCE
     ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield slices of samples with the logits of all models for them, (R, b, C).
+        """Yield slices of samples with all models' logits, (R, b, C).
 
         A part has at most this number of pairs of a model and a sample, and fewer if a model makes many numbers of a
         sample, so memory is bounded for any number of samples.
@@ -200,7 +220,10 @@ class BoundModel(ABC):
             yield part, each[0] if len(each) == 1 else torch.cat(each)
 
     def numbers_per_sample(self, x: Tensor) -> int:  # noqa: ARG002
-        """Estimate how many numbers a model makes of one sample of `x`, over all layers. Override it if many."""
+        """Estimate how many numbers a model makes of one sample.
+
+        They are those of one sample of `x`, over all layers. Override it if they are many.
+        """
         return 1
 
 
@@ -225,4 +248,7 @@ class Model(Plugin):
 
     @abstractmethod
     def build(self, facts: DataFacts) -> BoundModel:
-        """Return the model for inputs (behind the feature maps) and classes like these. Raises `OptionError`."""
+        """Return the model for inputs and classes like these.
+
+        Inputs come from behind the feature maps. Raises `OptionError`.
+        """

@@ -27,18 +27,25 @@ class Partitioner(Plugin):
 
     @abstractmethod
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
-        """Return the rows of `data.x` that each client holds, at least one each. Raises `OptionError`.
+        """Return the rows of `data.x` that each client holds.
 
-        `remote_rows` stands for the rows of a client whose samples are on another machine.
+        A client holds at least one row. Raises `OptionError`. `remote_rows` stands for the rows of a client whose
+        samples are on another machine.
         """
 
     def client_names(self, data: Data, partition: Sequence[NDArray[np.int64]]) -> tuple[str, ...]:  # noqa: ARG002
-        """Return the names of the clients for figures; empty if they are only numbered."""
+        """Return the names of the clients for figures.
+
+        Empty if they are only numbered.
+        """
         return ()
 
 
 def check_partition(partition: tuple[NDArray[np.int64], ...], samples: int, plugin: Partitioner) -> None:
-    """Raise if a local sample does not belong to exactly one client, or a client is empty."""
+    """Raise an error if a partition has a gap or overlap.
+
+    A local sample must belong to exactly one client, and no client may be empty.
+    """
     for client, rows in enumerate(partition):
         if len(rows) == 0:
             empty = f"client {client} of {len(partition)} got no samples"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def errors_of(table: str, plugin: Plugin) -> Iterator[None]:
-    """Name the config table and the plugin in errors that the plugin raises."""
+    """Name the config table and the plugin in the plugin's errors."""
     try:
         yield
     except OptionError as error:
@@ -51,7 +51,10 @@ class PluginMethod(NamedTuple):
 
 @contextmanager
 def method_errors(who: PluginMethod) -> Iterator[None]:
-    """Name the plugin and its method in unexpected exceptions; a `CrflError` passes unchanged."""
+    """Name the plugin and its method in unexpected exceptions.
+
+    A `CrflError` passes unchanged.
+    """
     try:
         yield
     except CrflError:
@@ -63,13 +66,16 @@ def method_errors(who: PluginMethod) -> Iterator[None]:
 
 
 def function_of(member: Any) -> Any:
-    """Return the plain function inside a method, property or decorated function; None if there is none."""
+    """Return the plain function inside a method, property or decorated function.
+
+    None if there is none.
+    """
     inner = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
     return inspect.unwrap(inner) if callable(inner) else None
 
 
 def source_location(member: Any) -> str:
-    """Return file and line of a method or class, if they are known."""
+    """Return file and line of a method or class, if known."""
     code = getattr(function_of(member), "__code__", None)
     if code is not None:
         return f"{code.co_filename}:{code.co_firstlineno}"

@@ -26,7 +26,7 @@ class ServerOptimiser(ServerStep):
 
     @abstractmethod
     def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:
-        """Return scale and offset for the aggregate of a round, (P,), and the next state.
+        """Return scale and offset for an aggregate, (P,), and the next state.
 
         `state` is what the round before returned, empty in the first round. Inputs must not be changed or aliased. The
         core also calls this for rounds that are not played, to measure for how long an update moves the model.

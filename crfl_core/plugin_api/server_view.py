@@ -47,7 +47,7 @@ class ServerView:
         return self.model.layout
 
     def logits(self, parameters: Tensor) -> Tensor:
-        """Return the logits of the root samples, (m, C) or (R, m, C)."""
+        """Return the root samples' logits, (m, C) or (R, m, C)."""
         found = self.model.logits(parameters.reshape(-1, self.layout.size), self._root(parameters).x)
         return found if parameters.ndim > 1 else found[0]
 
@@ -72,10 +72,11 @@ class ServerView:
         return self.model.gradient(models, root.x[None], root.y[None], weights).reshape(parameters.shape)
 
     def local_update(self, start: Tensor, *, learning_rate: float, steps: int, batch_size: int, number: int) -> Tensor:
-        """Train on the root samples as a client would, from the model `start`, and return the update, (P,).
+        """Train on the root samples as a client would.
 
-        This is plain SGD with the weight decay of the clients; all samples weigh the same. Every epoch is a fresh order
-        of the samples, cut into batches of which the last may be short; the order depends on the round alone.
+        It trains from the model `start` and returns the update, (P,). This is plain SGD with the weight decay of the
+        clients; all samples weigh the same. Every epoch is a fresh order of the samples, cut into batches of which the
+        last may be short; the order depends on the round alone.
         """
         import torch
 

@@ -68,9 +68,10 @@ class LinearModel(BoundModel):
     def gradient(
         self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor, longest: float | None = None
     ) -> Tensor:
-        """Return `sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`, by two batched products.
+        """Return all models' gradients by two batched products.
 
-        With `longest` the gradient of every sample is first shortened to this norm.
+        The gradient is `sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`. With `longest` the gradient of every sample
+        is first shortened to this norm.
         """
         replicas, clients, _ = parameters.shape
         weight, bias = self._blocks(parameters)
@@ -98,7 +99,10 @@ class LinearModel(BoundModel):
         return LinearSteps(self.layout, start)
 
     def gradient_bound(self, input_norm: float) -> float:
-        """Return `sqrt(2) ||(x, 1)||`, as `||softmax - e_y|| <= sqrt(2)`; without bias there is no 1."""
+        """Return `sqrt(2) ||(x, 1)||`, the bound for softmax regression.
+
+        It holds because `||softmax - e_y|| <= sqrt(2)`. Without bias the 1 is left out.
+        """
         return math.sqrt(2.0) * math.hypot(input_norm, 1.0 if self.facts.bias else 0.0)
 
     def count_votes(self, parameters: Tensor, x: Tensor) -> Tensor:
@@ -106,7 +110,10 @@ class LinearModel(BoundModel):
         return self.vote_counter(parameters)(x)
 
     def vote_counter(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
-        """Prepare weights in the order of multiplication, and buffers for logits that all samples share."""
+        """Prepare weights and buffers to count votes.
+
+        The weights are in the order of multiplication, and all samples share the buffers for logits.
+        """
         models = min(len(parameters) // BYTES_PER_WORD, MOST_PER_BYTE) * BYTES_PER_WORD
         if models == 0:
             return partial(super().count_votes, parameters)
@@ -117,10 +124,10 @@ class LinearModel(BoundModel):
         return lambda x: count_first(x) + count_others(x)
 
     def _count_winners(self, parameters: Tensor, buffers: CountBuffers, x: Tensor) -> Tensor:
-        """Count the winners, classes ahead of models, so that all comparisons run along models.
+        """Count the winners, with classes ahead of models.
 
-        Counting adds up eight comparisons at a time: each is a byte of a 64-bit word, and no byte can overflow as long
-        as it counts fewer than 256 models.
+        So all comparisons run along models. Counting adds up eight comparisons at a time: each is a byte of a 64-bit
+        word, and no byte can overflow as long as it counts fewer than 256 models.
         """
         models = len(parameters)
         counts = torch.empty(len(x), self._classes, dtype=torch.int64, device=x.device)
@@ -136,7 +143,10 @@ class LinearModel(BoundModel):
         return counts
 
     def operator_norm(self, parameters: Tensor) -> float:
-        """Return the spectral norm of the weights without their mean row, which changes no vote."""
+        """Return the spectral norm of the weights without their mean row.
+
+        The mean row changes no vote.
+        """
         weight = self._blocks(parameters[None])[0][0].double()
         centred = weight - weight.mean(0)
         return float(torch.linalg.eigvalsh(centred @ centred.T)[-1].clamp(min=0).sqrt())
@@ -159,9 +169,10 @@ class StartedLinear(LinearModel):
 
 
 def find_changed_method(model: LinearModel) -> str | None:
-    """Return a method that a mixin, an assignment or `__getattribute__` replaced; None if there is none.
+    """Return a method of `LinearModel` that was replaced, or None.
 
-    `__init_subclass__` refuses only replacements in the body of a class.
+    A mixin, an assignment or `__getattribute__` replaced it. `__init_subclass__` refuses only replacements in the body
+    of a class.
     """
     names = {name for name in dir(LinearModel) if callable(inspect.getattr_static(LinearModel, name))}
     for name in sorted(names - USUAL - {"initial_parameters", "__init_subclass__"} | {"__getattribute__"}):
@@ -185,7 +196,10 @@ class CountBuffers:
         self._wins = torch.empty(0, classes, models, dtype=torch.bool, device=weight.device)
 
     def for_samples(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Return buffers for logits, (samples, C R), and for which are the largest, (samples, C, R)."""
+        """Return buffers for logits and for which are the largest.
+
+        They are (samples, C R) and (samples, C, R).
+        """
         if len(self._logits) < samples:
             self._logits = self.weight.new_empty(samples, len(self.weight))
             self._wins = self._wins.new_empty(samples, *self._wins.shape[1:])
@@ -193,7 +207,10 @@ class CountBuffers:
 
 
 def equal(one: Tensor, other: Tensor, out: Tensor) -> Tensor:
-    """Compare two tensors; on processors with NumPy, which takes a fraction of the time."""
+    """Compare two tensors.
+
+    On processors it uses NumPy, which takes a fraction of the time.
+    """
     if one.device.type != "cpu":
         return torch.eq(one, other, out=out)
     np.equal(one.numpy(), other.numpy(), out=out.numpy())
@@ -206,7 +223,10 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = 
 
 
 def clip_factors(residual: Tensor, x: Tensor, longest: float, *, classes: int, bias: bool) -> Tensor:
-    """Return `min(1, longest / ||g_b||)` of every sample, as `||g_b|| = ||softmax - e_y|| ||(x_b, 1)||`."""
+    """Return `min(1, longest / ||g_b||)` of every sample.
+
+    It follows from `||g_b|| = ||softmax - e_y|| ||(x_b, 1)||`.
+    """
     squares = x.square().sum(-1)[:, None, None]
     inputs = (squares + 1.0 if bias else squares).sqrt()
     norms = torch.linalg.vector_norm(residual, dim=classes, keepdim=True) * inputs
@@ -238,7 +258,10 @@ class LinearSteps(LocalModels):
         self._minus_one = start.new_full((1, 1, 1, 1), -1.0)
 
     def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
-        """Step `W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`."""
+        """Make a step for all models, with weight decay.
+
+        The step is `W <- (1 - rate decay) W - rate sum_b weight_b (softmax(W x_b) - e_{y_b}) (+) x_b`.
+        """
         residual = self._residual(x, y, weights * rates[:, None])
         self._unshare()
         kept = 1.0
@@ -264,7 +287,10 @@ class LinearSteps(LocalModels):
         start: Tensor,
         out: Tensor,
     ) -> None:
-        """Make the last step; if it is also the first one, write it into `out` without making models."""
+        """Make the last step.
+
+        If it is also the first step, write it into `out` without making models.
+        """
         if not self._is_shared or decay is not None:
             self.step(x, y, weights, rates, decay)
             self.write_updates(start, out)
@@ -292,7 +318,10 @@ class LinearSteps(LocalModels):
         return residual.mul_(weights.view(clients, 1, 1, batch)).view(clients, -1, batch)
 
     def _logits(self, x: Tensor) -> Tensor:
-        """Return logits, (clients, classes x replicas, batch), by one product while clients share a model."""
+        """Return logits, (clients, classes x replicas, batch).
+
+        There is one product while clients share a model.
+        """
         if self._is_shared:
             weight = self._weight[0]
             turned = x.flatten(0, 1).T

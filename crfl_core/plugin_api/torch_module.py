@@ -66,7 +66,10 @@ class ModuleModel(BoundModel):
         return same
 
     def initial_parameters(self, generator: np.random.Generator) -> Tensor:
-        """Return the parameters of a fresh module; PyTorch's global generator stays as it was."""
+        """Return the parameters of a fresh module.
+
+        PyTorch's global generator stays as it was.
+        """
         module = self._fresh(int(generator.integers(2**63)))
         return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
@@ -81,12 +84,18 @@ class ModuleModel(BoundModel):
         return self._own.numbers_per_sample(x)
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """Return gradients: (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P)."""
+        """Return the gradients of all models, (R, n, P).
+
+        Shapes are (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P).
+        """
         result: Tensor = self._own.gradient(parameters, x, y, weights)
         return result
 
     def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return one gradient per sample: (R, n, P), (n, b, features), (n, b) -> (R, n, b, P)."""
+        """Return one gradient per sample.
+
+        Shapes are (R, n, P), (n, b, features), (n, b) -> (R, n, b, P).
+        """
         result: Tensor = self._own.sample_gradients(parameters, x, y)
         return result
 
@@ -99,7 +108,10 @@ class ModuleModel(BoundModel):
         return calls
 
     def _new_module(self) -> nn.Module:
-        """Return a copy of the module before any computation; it shares the parameters, which no computation reads."""
+        """Return a copy of the module before any computation.
+
+        It shares the parameters, which no computation reads.
+        """
         shared: dict[int, object] = {id(parameter): parameter for parameter in self._untouched.parameters()}
         try:
             return copy.deepcopy(self._untouched, shared)
@@ -107,7 +119,10 @@ class ModuleModel(BoundModel):
             return self._fresh(0)
 
     def _check_room(self) -> None:
-        """Refuse a module that does not fit into memory, counted without allocating its values."""
+        """Refuse a module that does not fit into memory.
+
+        Its values are counted without allocating them.
+        """
         try:
             with torch.device("meta"):
                 parameters = list(self._fresh(0).parameters())
@@ -130,7 +145,10 @@ class ModuleModel(BoundModel):
 
 
 def is_stochastic(layer: nn.Module) -> bool:
-    """Return whether a layer draws random numbers; dropout with probability 0 does not."""
+    """Return whether a layer draws random numbers.
+
+    Dropout with probability 0 does not.
+    """
     if isinstance(layer, DROPPING):
         return layer.p > 0
     if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
@@ -139,7 +157,10 @@ def is_stochastic(layer: nn.Module) -> bool:
 
 
 def check_buffers(module: nn.Module, build: Callable[[int], nn.Module]) -> None:
-    """Refuse buffers that belong to a model's state, or that differ between two modules with different seeds."""
+    """Refuse buffers that belong to a model's state.
+
+    Refuse also buffers that differ between two modules with different seeds.
+    """
     kept = {
         f"{prefix}.{name}".removeprefix(".")
         for prefix, layer in module.named_modules()
@@ -200,7 +221,10 @@ class ModuleCalls:
         return found
 
     def gradient(self, parameters: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """Return gradients: (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P)."""
+        """Return the gradients of all models, (R, n, P).
+
+        Shapes are (R, n, P), (n, b, features), (n, b), (n, b) -> (R, n, P).
+        """
         if not parameters.numel() or self._is_faster_batched(parameters[0, 0], x[0, :1]):
             found: Tensor = self._batched_gradient(parameters, x, y, weights)
         else:
@@ -215,7 +239,10 @@ class ModuleCalls:
         return found
 
     def sample_gradients(self, parameters: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return one gradient per sample: (R, n, P), (n, b, features), (n, b) -> (R, n, b, P)."""
+        """Return one gradient per sample.
+
+        Shapes are (R, n, P), (n, b, features), (n, b) -> (R, n, b, P).
+        """
         if not parameters.numel() or self.is_batched(parameters[0, 0], x[0, :1]):
             found: Tensor = self._batched_sample_gradients(parameters, x, y)
         else:
@@ -230,11 +257,17 @@ class ModuleCalls:
         return found
 
     def _is_faster_batched(self, flat: Tensor, x: Tensor) -> bool:
-        """Return whether models and clients are computed together; samples of one client always are if possible."""
+        """Return whether models and clients are computed together.
+
+        Samples of one client are always computed together if possible.
+        """
         return not (self._has_convolutions and x.device.type == "cpu") and self.is_batched(flat, x)
 
     def is_batched(self, flat: Tensor, x: Tensor) -> bool:
-        """Return whether `vmap` can batch the module, found out once, with one model and one sample, each twice."""
+        """Return whether `vmap` can batch the module.
+
+        It is found out once, with one model and one sample, each twice.
+        """
         if self._batching.is_possible is None and len(x):
             trial = ModuleCalls(self._new_module, self._layout, self._batching)  # the module here has no call more
             self._batching.is_possible = trial._try_batching(flat.detach(), x.detach())
@@ -288,7 +321,10 @@ class ModuleCalls:
             raise OptionError("type", "the module changes its buffers: only constants can be buffers")
 
     def numbers_per_sample(self, x: Tensor) -> int:
-        """Count the numbers of the input and all layer outputs, once, on one sample."""
+        """Count the numbers of the input and all layer outputs.
+
+        It counts them once, on one sample.
+        """
         if x.shape[1] not in self._numbers and len(x):
             found = [x.shape[1]]
 

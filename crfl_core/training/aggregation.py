@@ -65,14 +65,20 @@ class Aggregation(Protocol):
 
 
 def start_aggregation(session: Session, plan: RoundPlan, models: Tensor, states: Sequence[States]) -> Aggregation:
-    """Start the aggregation of a group's round, streamed if its chain allows that."""
+    """Start the aggregation of a group's round.
+
+    It is streamed if the chain allows that.
+    """
     if can_stream(session):
         return StreamedSums(plan, models, states)
     return WholeChain(session, plan, models, states)
 
 
 def can_stream(session: Session) -> bool:
-    """Ask whether updates can be added up as they arrive: the chain is linear, and zeroed updates keep their weight."""
+    """Ask whether the server can add up updates as they arrive.
+
+    The chain must be linear, and zeroed updates must keep their weight.
+    """
     config = session.federation.config
     return (
         is_linear_chain(config.aggregation)
@@ -82,13 +88,19 @@ def can_stream(session: Session) -> bool:
 
 
 def needs_all_updates(session: Session, plan: RoundPlan) -> bool:
-    """Ask whether all updates must be there at once: for the chain, or for attackers who craft from the others'."""
+    """Ask whether all updates must be there at once.
+
+    The chain may need that, or attackers who craft from the others' updates.
+    """
     crafts = bool(plan.behaviour.attacking.any()) and crafts_from_others(session.federation.config.attack)
     return crafts or not can_stream(session)
 
 
 def check_free_memory(session: Session) -> None:
-    """Raise `ConfigError` if the updates that must be there at once cannot fit into memory. Called before round 1."""
+    """Raise `ConfigError` if the updates cannot fit into memory.
+
+    It counts the updates that must be there at once. Called before round 1.
+    """
     federation = session.federation
     crafts = crafts_from_others(federation.config.attack)
     if federation.device.type != "cpu" or (can_stream(session) and not crafts):
@@ -101,7 +113,10 @@ def check_free_memory(session: Session) -> None:
 def check_updates_fit(
     steps: Sequence[AggregationStep], clients: int, parameters: int, itemsize: int, *, crafts: bool
 ) -> None:
-    """Raise `ConfigError` if the updates of a round cannot fit, with what they need at least and what is left."""
+    """Raise `ConfigError` if the updates of a round cannot fit.
+
+    The message says what they need at least and what is left.
+    """
     needed = copies_in_memory(steps, crafts=crafts) * clients * parameters * itemsize
     room = resource_limits.free_memory()
     if room is not None and needed > room.left:
@@ -116,9 +131,10 @@ def check_updates_fit(
 
 
 def copies_in_memory(steps: Sequence[AggregationStep], *, crafts: bool) -> int:
-    """Return how many copies of all updates a chain that looks at them keeps at least; `crafts`: attackers look, too.
+    """Return how many copies of all updates a chain keeps at least.
 
-    Every stage but a cap makes new updates, and attackers who craft replace rows of a copy that they may keep.
+    The chain looks at the updates; with `crafts` attackers look, too. Every stage but a cap makes new updates, and
+    attackers who craft replace rows of a copy that they may keep.
     """
     stages = sum(isinstance(step, Stage) and not isinstance(step, CapStage) for step in steps)
     return 1 + stages + 2 * crafts
@@ -142,7 +158,10 @@ class LinearChain:
 
     @staticmethod
     def of(steps: Sequence[AggregationStep], facts: RoundFacts, answers: FixedAnswers | None = None) -> LinearChain:
-        """Return the chain of a round, whose steps see nothing but the round's facts."""
+        """Return the chain of a round.
+
+        Its steps see nothing but the round's facts.
+        """
         *stages, rule = steps
         clients = facts.clients
         decay = torch.from_numpy(1.0 - facts.clients.retention)
@@ -196,7 +215,10 @@ class StreamedSums:
         self._residuals = torch.ones(shape, dtype=torch.float64)
 
     def add(self, submission: Submission) -> None:
-        """Project and add: a projection changes the factor of an update, and how much of the model is taken off."""
+        """Project the updates and add them to the sums.
+
+        A projection changes the factor of an update, and how much of the model is taken off.
+        """
         chain = self._chain
         part = submission.part
         updates = submission.updates
@@ -293,7 +315,10 @@ class WholeChain:
         return restore_clients(result, ~quarantined) if hides else result
 
     def _replace_weights(self, updates: ClientUpdates, result: ChainResult) -> ChainResult:
-        """Return the result with the other weights that a plugin reports, if any; they must rebuild it."""
+        """Return the result with the weights that a plugin reports, if any.
+
+        These weights must rebuild the result.
+        """
         assert result.reported is not None
         if not self._plan.is_run:
             return result

@@ -76,7 +76,7 @@ class ChainResult:
 
     @staticmethod
     def without_change(clients: int, model: Tensor, states: States) -> ChainResult:
-        """Return the result of a round in which no update reached the model."""
+        """Return a round's result when no update reached the model."""
         zeros = torch.zeros(clients, dtype=torch.float64)
         return ChainResult(
             update=torch.zeros_like(model),
@@ -92,9 +92,10 @@ class ChainResult:
 def run_chain(
     steps: Sequence[AggregationStep], updates: ClientUpdates, states: States, answers: FixedAnswers | None = None
 ) -> ChainResult:
-    """Run a chain on all updates of a round: `update = sum_i p_i u_i + offset`, with the p_i that reached the model.
+    """Run a chain on all updates of a round.
 
-    With `answers`, steps that see no update answer as before.
+    The result satisfies `update = sum_i p_i u_i + offset`, with the p_i that reached the model. With `answers`, steps
+    that see no update answer as before.
     """
     *stages, rule = steps
     assert isinstance(rule, Aggregator)
@@ -150,7 +151,10 @@ class StagedUpdates:
         self._is_own_copy = False
 
     def apply(self, stage: Stage, state: State, answers: FixedAnswers | None) -> State:
-        """Apply the next stage, check what it reports, and return its state for the next round."""
+        """Apply the next stage and check what it reports.
+
+        Return its state for the next round.
+        """
         updates = self.updates
         lengths = row_norms(updates.values)
         applied = apply_stage(stage, updates, state, answers, in_place=self._is_own_copy)
@@ -170,14 +174,20 @@ class StagedUpdates:
         return applied.state
 
     def _note_cap(self, stage: CapStage, cap: Tensor | None) -> None:
-        """Note what a cap enforced; one behind a mixing bounds mixtures, and no client's own residual."""
+        """Note what a cap enforced.
+
+        A cap behind a mixing bounds mixtures, not a client's own residual.
+        """
         caps_own = caps_residuals(stage, self._clients)
         self.keeps_bounds = self.keeps_bounds and caps_own
         if caps_own and cap is not None and self.mixing_without_caps is None:
             self.cap = torch.minimum(self.cap, cap)
 
     def express_on_clients(self, answer: RuleResult) -> RuleResult:
-        """Return a rule's answer about the rows with weights on the submitted updates."""
+        """Return a rule's answer with weights on the submitted updates.
+
+        The given answer is about the staged rows.
+        """
         offset = None if self.offset is None else offset_of_aggregate(answer, self.offset)
         pulled = None
         if self.pull is not None:
@@ -185,7 +195,10 @@ class StagedUpdates:
         return express_on_clients(answer, self.mixing, offset, pulled)
 
     def rounding_of(self, shares: Tensor) -> float:
-        """Bound how far rounding moves the sum of the rows weighed by `shares`, (m,)."""
+        """Bound how far rounding moves the weighted sum of the rows.
+
+        `shares`, (m,), are the weights.
+        """
         values = self.updates.values
         return float(shares.abs() @ (self.errors + contract.tolerance(len(shares), values) * row_norms(values)))
 
@@ -226,7 +239,10 @@ def apply_stage(
     *,
     in_place: bool = False,
 ) -> AppliedStage:
-    """Apply a stage to the updates. The core itself applies caps and fixed mixings, `in_place` if it may."""
+    """Apply a stage to the updates.
+
+    The core itself applies caps and fixed mixings, `in_place` if it may.
+    """
     values = updates.values
     current = updates.round
     if isinstance(stage, CapStage):
@@ -244,7 +260,10 @@ def apply_stage(
 def apply_cap(
     stage: CapStage, updates: ClientUpdates, state: State, answers: FixedAnswers | None, *, in_place: bool
 ) -> AppliedStage:
-    """Project every update on the ball of its cap, whose centre may be what weight decay does to the model."""
+    """Project every update on the ball of its cap.
+
+    The centre may be what weight decay does to the model.
+    """
     values = updates.values
     current = updates.round
     cap = contract.ask_caps(stage, current.clients, answers)
@@ -268,7 +287,10 @@ def scale_rows(values: Tensor, factors: Tensor, *, in_place: bool) -> Tensor:
 
 
 def hides_quarantined(steps: Sequence[AggregationStep], quarantined: NDArray[np.bool_], *, drop: bool) -> bool:
-    """Ask whether a chain runs without quarantined updates: the config drops them, or the chain would look at them."""
+    """Ask whether a chain runs without quarantined updates.
+
+    It does if the config drops them, or if the chain would look at them.
+    """
     return bool(quarantined.any()) and not quarantined.all() and (drop or not is_linear_chain(steps))
 
 
@@ -281,7 +303,10 @@ def drop_quarantined(updates: ClientUpdates, quarantined: NDArray[np.bool_]) -> 
 
 
 def restore_clients(result: ChainResult, kept: NDArray[np.bool_]) -> ChainResult:
-    """Return the result with a 0 for each participant that the chain did not see."""
+    """Return the result with entries for all participants.
+
+    A participant that the chain did not see gets a 0.
+    """
 
     def restore(values: Tensor) -> Tensor:
         all_values = values.new_zeros(len(kept))

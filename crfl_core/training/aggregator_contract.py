@@ -35,7 +35,10 @@ CHECKED_NUMBERS_AT_ONCE = 2**20
 
 
 def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) -> T:
-    """Call a method of a step; its answer must have the expected type, and its inputs must not change."""
+    """Call a method of a step and check its answer.
+
+    The answer must have the expected type, and the inputs must not change.
+    """
     who = PluginMethod("aggregator", step, method)
     with method_errors(who), guard_inputs(who, *arguments):
         answer = getattr(step, method)(*arguments)
@@ -49,7 +52,10 @@ def ask(step: AggregationStep, method: str, expected: type[T], *arguments: Any) 
 
 
 def check_state(who: object, state: object) -> State:
-    """Return the state if it is tensors by name, or raise `PluginFailure`: no checkpoint could hold it."""
+    """Return the state, or raise `PluginFailure` unless it is tensors by name.
+
+    A checkpoint could not hold anything else.
+    """
     if not isinstance(state, Mapping):
         raise PluginFailure(f"{who} must return `state` as a mapping of tensors, found {type(state).__name__}")
     for name, value in state.items():
@@ -60,20 +66,29 @@ def check_state(who: object, state: object) -> State:
 
 
 def refuse_gradient(who: object, name: str, values: Tensor) -> None:
-    """Raise `PluginFailure` if an answer keeps a graph of gradients, which nothing later needs or could store."""
+    """Raise `PluginFailure` if an answer keeps a graph of gradients.
+
+    No later step needs the graph or could store it.
+    """
     if values.requires_grad:
         raise PluginFailure(f"{who} returned {name} with requires_grad: end with {name}.detach()")
 
 
 def check_notes(who: object, notes: Mapping[str, float]) -> None:
-    """Raise `PluginFailure` unless notes are finite numbers by name: the ledger could not hold them."""
+    """Raise `PluginFailure` unless notes are finite numbers by name.
+
+    The ledger could not hold others.
+    """
     for name, value in notes.items():
         if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
             raise PluginFailure(f"{who}: notes[{name!r}] must be a finite number, found {value!r}")
 
 
 def ask_initial_state(step: AggregationStep, server: ServerView) -> State:
-    """Ask a step for the state with which it begins; one that must not look at the updates has none."""
+    """Ask a step for the state with which it begins.
+
+    The state of a step that must not look at the updates is empty.
+    """
     if step.depends != "all":
         return {}
     state = ask(step, "prepare", object, server if type(step).needs_root else replace(server, root=None))
@@ -81,7 +96,10 @@ def ask_initial_state(step: AggregationStep, server: ServerView) -> State:
 
 
 def hide_root_samples(step: AggregationStep, updates: ClientUpdates) -> ClientUpdates:
-    """Return the updates as a step may see them: only steps with `needs_root` get the server's samples."""
+    """Return the updates as a step may see them.
+
+    Only steps with `needs_root` get the server's samples.
+    """
     server = updates.round.server_side
     if server is None or server.root is None or type(step).needs_root:
         return updates
@@ -89,7 +107,10 @@ def hide_root_samples(step: AggregationStep, updates: ClientUpdates) -> ClientUp
 
 
 def ask_caps(stage: CapStage, clients: Clients, answers: FixedAnswers | None = None) -> Tensor:
-    """Ask a stage for its caps, (n,), float64; with `answers` the same as before."""
+    """Ask a stage for its caps, (n,), float64.
+
+    With `answers` they are the same as before.
+    """
 
     def caps() -> Tensor:
         return check_per_client(stage, "caps", ask(stage, "caps", Tensor, clients), clients, "not negative", 0.0)
@@ -98,7 +119,10 @@ def ask_caps(stage: CapStage, clients: Clients, answers: FixedAnswers | None = N
 
 
 def ask_weights(rule: LinearAggregator, clients: Clients, answers: FixedAnswers | None = None) -> Tensor:
-    """Ask a linear rule for its weights, (n,), float64; with `answers` the same as before."""
+    """Ask a linear rule for its weights, (n,), float64.
+
+    With `answers` they are the same as before.
+    """
 
     def weights() -> Tensor:
         return check_per_client(rule, "weights", ask(rule, "weights", Tensor, clients), clients, "finite", None)
@@ -109,7 +133,10 @@ def ask_weights(rule: LinearAggregator, clients: Clients, answers: FixedAnswers 
 def check_per_client(
     step: AggregationStep, what: str, values: Tensor, clients: Clients, required: str, least: float | None
 ) -> Tensor:
-    """Return the values as float64 if there is a valid number for each participant, or raise `PluginFailure`."""
+    """Return the values as float64, or raise `PluginFailure`.
+
+    There must be a valid number for each participant.
+    """
     right = values.shape == (len(clients),)
     if not right or not (torch.isfinite(values) if least is None else values >= least).all():
         found = f"shape {tuple(values.shape)}" if not right else "others"
@@ -120,7 +147,10 @@ def check_per_client(
 
 
 def ask_mixing(stage: FixedStage, facts: RoundFacts, answers: FixedAnswers | None = None) -> Mixing:
-    """Ask a fixed stage what it does in a round, and check the shapes; with `answers` the same as before."""
+    """Ask a fixed stage what it does in a round.
+
+    The shapes are checked. With `answers` the answer is the same as before.
+    """
 
     def mixing() -> Mixing:
         return check_mixing(stage, ask(stage, "mixing", Mixing, facts), facts)
@@ -129,7 +159,10 @@ def ask_mixing(stage: FixedStage, facts: RoundFacts, answers: FixedAnswers | Non
 
 
 def check_mixing(stage: FixedStage, mixing: Mixing, facts: RoundFacts) -> Mixing:
-    """Return a mixing if its shapes fit the round and its numbers are finite, or raise `PluginFailure`."""
+    """Return a mixing, or raise `PluginFailure` if it is not valid.
+
+    Its shapes must fit the round, and its numbers must be finite.
+    """
     clients = len(facts.clients)
     size = facts.layout.size
     rows = max(1, count_rows(mixing.matrix))
@@ -143,12 +176,18 @@ def check_mixing(stage: FixedStage, mixing: Mixing, facts: RoundFacts) -> Mixing
 
 
 def count_rows(answer: object) -> int:
-    """Return how many rows an answer has; 0 if it is not a tensor with rows."""
+    """Return how many rows an answer has.
+
+    It is 0 if the answer is not a tensor with rows.
+    """
     return len(answer) if isinstance(answer, Tensor) and answer.ndim else 0
 
 
 def ask_transform(stage: Stage, updates: ClientUpdates, state: State) -> StageResult:
-    """Ask a stage that looks at the updates for its answer, and check the shapes."""
+    """Ask a stage that looks at the updates for its answer.
+
+    The shapes and the precision of the answer are checked.
+    """
     result = ask(stage, "transform", StageResult, hide_root_samples(stage, updates), state)
     (clients, size), rows = updates.values.shape, count_rows(result.values)
     mixing: Shapes = [(rows, clients), (clients,)] if rows == clients else [(rows, clients)]
@@ -161,7 +200,10 @@ def ask_transform(stage: Stage, updates: ClientUpdates, state: State) -> StageRe
 def ask_aggregate(
     rule: Aggregator, updates: ClientUpdates, state: State, answers: FixedAnswers | None = None
 ) -> RuleResult:
-    """Ask a rule for its answer, finite and of the right shapes. The core itself adds up what a linear rule weighs."""
+    """Ask a rule for its answer, finite and of the right shapes.
+
+    The core itself adds up what a linear rule weighs.
+    """
     if isinstance(rule, LinearAggregator):
         weights = ask_weights(rule, updates.round.clients, answers).to(updates.values.device)
         return RuleResult(update=weights.to(updates.values) @ updates.values, weights=weights, state=state)
@@ -176,7 +218,10 @@ def ask_aggregate(
 
 
 def check_precision(step: AggregationStep, what: str, found: Tensor, values: Tensor) -> None:
-    """Raise `PluginFailure` unless an answer that becomes a model has the precision of the updates."""
+    """Raise `PluginFailure` unless an answer has the precision of the updates.
+
+    This is for answers that become a model.
+    """
     if found.dtype != values.dtype:
         who = PluginMethod("aggregator", step, answer_method(step))
         raise PluginFailure(
@@ -192,7 +237,10 @@ def answer_method(step: AggregationStep) -> str:
 
 
 def check_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> None:
-    """Check `update = sum_i p_i u_i + offset`, with a weight per parameter if the rule has them."""
+    """Check `update = sum_i p_i u_i + offset`.
+
+    If the rule has a weight per parameter, these weights are checked.
+    """
     if result.full_weights is None:
         check_identity(rule, result.update[None], result.weights[None], values, result.offset)
         return
@@ -207,7 +255,10 @@ def check_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> None:
 
 
 def ask_full_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> Tensor:
-    """Ask for the weight of every client and parameter; `weights` must have each client's largest."""
+    """Ask for the weight of every client and parameter.
+
+    `weights` must have each client's largest.
+    """
     assert result.full_weights is not None
     with wrap_failures(f"aggregator {rule.full_name} failed in full_weights"):
         full = result.full_weights()
@@ -224,7 +275,10 @@ def ask_full_weights(rule: Aggregator, result: RuleResult, values: Tensor) -> Te
 
 
 def check_identity(step: AggregationStep, found: Tensor, mixing: Tensor, values: Tensor, offset: Tensor | None) -> None:
-    """Check `found = mixing @ values + offset` in every coordinate, up to the rounding of these sums in any order."""
+    """Check `found = mixing @ values + offset` in every coordinate.
+
+    It must hold up to the rounding of these sums in any order.
+    """
     is_rule = isinstance(step, Aggregator)
     what = "update = sum_i p_i u_i + offset" if is_rule else "values = mixing @ updates + offset"
     for gap, limit in identity_gaps(found, mixing, values, offset):
@@ -234,7 +288,10 @@ def check_identity(step: AggregationStep, found: Tensor, mixing: Tensor, values:
 def identity_gaps(
     found: Tensor, mixing: Tensor, values: Tensor, offset: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield by how much `found` misses `mixing @ values + offset` where it does, and what rounding explains of that."""
+    """Yield by how much `found` misses `mixing @ values + offset`.
+
+    Each gap comes with what rounding explains of it. Blocks of columns without a gap are left out.
+    """
     matrix = mixing.to(values)
     for columns in column_blocks(values):
         block = values[:, columns]
@@ -246,7 +303,10 @@ def identity_gaps(
 
 
 def check_reported(who: str, weights: object, reported: RuleResult, values: Tensor) -> None:
-    """Check that weights which a plugin puts in the place of a chain's give the same update."""
+    """Check that a plugin's own weights give the same update.
+
+    They take the place of the chain's weights.
+    """
     if not isinstance(weights, Tensor) or weights.shape != reported.weights.shape:
         raise PluginFailure(f"{who}: crfl_effective_weights must return a tensor of {len(values)} weights")
     refuse_gradient(f"{who}: crfl_effective_weights", "weights", weights)
@@ -259,7 +319,10 @@ def check_reported(who: str, weights: object, reported: RuleResult, values: Tens
 
 
 def refuse_gap(step: AggregationStep, gap: Tensor, limit: Tensor, what: str) -> None:
-    """Raise `PluginFailure` if a gap exceeds its limit: only the report says how far each client moved the model."""
+    """Raise `PluginFailure` if a gap exceeds its limit.
+
+    Only the plugin's report says how far each client moved the model.
+    """
     if not (gap <= limit).all():
         who = PluginMethod("aggregator", step, answer_method(step))
         raise PluginFailure(
@@ -269,19 +332,28 @@ def refuse_gap(step: AggregationStep, gap: Tensor, limit: Tensor, what: str) -> 
 
 
 def mix(mixing: Tensor, rows: Tensor, offset: Tensor | None) -> Tensor:
-    """Return `mixing @ rows + offset`, where a vector stands for a diagonal matrix."""
+    """Return `mixing @ rows + offset`.
+
+    A vector stands for a diagonal matrix.
+    """
     product = mixing[:, None] * rows if mixing.ndim == 1 else mixing @ rows
     return product if offset is None else product.add_(offset)
 
 
 def tolerance(terms: int, values: Tensor) -> float:
-    """Return gamma_k of two sums with this number of terms, in any order: their relative rounding."""
+    """Return the relative rounding of two sums of this many terms.
+
+    It is gamma_k, for sums in any order.
+    """
     rounded = (2 * terms + 16) * torch.finfo(values.dtype).eps / 2
     return rounded / (1.0 - rounded)
 
 
 def column_blocks(values: Tensor) -> Iterator[slice]:
-    """Yield the columns of (n, P) values in blocks, all rows in each."""
+    """Yield the columns of (n, P) values in blocks.
+
+    Each block has all rows.
+    """
     width = max(512, CHECKED_NUMBERS_AT_ONCE // max(1, len(values)))
     return (slice(first, first + width) for first in range(0, values.shape[1], width))
 
@@ -289,7 +361,10 @@ def column_blocks(values: Tensor) -> Iterator[slice]:
 def check_shapes(
     step: AggregationStep, answer: object, expected: Mapping[str, Shapes], updates: tuple[int, int]
 ) -> None:
-    """Raise `PluginFailure` unless every tensor of an answer has a shape that its contract allows."""
+    """Raise `PluginFailure` unless an answer's tensors have allowed shapes.
+
+    `expected` has the shapes that the contract allows.
+    """
     for name, shapes in expected.items():
         found = getattr(answer, name)
         if found is None and name == "offset":

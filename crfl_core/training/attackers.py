@@ -61,7 +61,10 @@ class Poisoner:
         return features, measured
 
     def _mapped(self, rows: Tensor, clean: Tensor, dirty: Tensor, moved: Tensor) -> Tensor:
-        """Map inputs through the feature maps, which may be slow: only those that were moved."""
+        """Map poisoned inputs through the feature maps.
+
+        The maps may be slow, so only inputs that were moved are mapped.
+        """
         maps = self._federation.maps
         if not maps.links:
             return dirty
@@ -105,7 +108,10 @@ def find_moved_inputs(clean: Tensor, dirty: Tensor) -> Tensor:
 
 
 def measure_poison(clean: Batches, dirty: Batches, moved: Tensor, features: Tensor, clients: int) -> BatchMeasurements:
-    """Measure what the poison really changed, padding left out; `features` are the poisoned inputs behind the maps."""
+    """Measure what the poison really changed, padding left out.
+
+    `features` are the poisoned inputs behind the maps.
+    """
     real = torch.arange(clean.x.shape[2], device=clean.sizes.device) < clean.sizes[..., None]
     moved = moved & real
     flips = (dirty.y != clean.y) & real
@@ -131,19 +137,28 @@ def measure_poison(clean: Batches, dirty: Batches, moved: Tensor, features: Tens
 
 
 def sum_poisoned_shares(count: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the sum over steps of poisoned samples / batch size, of each attacker: one quotient of counts per size."""
+    """Return each attacker's sum over steps of poisoned samples / batch size.
+
+    The sum has one quotient of counts per batch size.
+    """
     each = [np.where(sizes == size, count, 0).sum(-1) / size for size in np.unique(sizes[sizes > 0])]
     total: NDArray[np.float64] = np.sum(each, axis=0, dtype=np.float64)
     return total
 
 
 def pick_samples(batches: Tensor, where: Tensor) -> Tensor:
-    """Return some samples of (attackers, steps, batch, features), by their place in the order of all."""
+    """Return some samples of (attackers, steps, batch, features).
+
+    `where` has their places in the order of all.
+    """
     return batches.flatten(0, 2).index_select(0, where)
 
 
 def overrides(attack: Attack, name: str) -> bool:
-    """Ask whether an attack has a method of its own in the place of a neutral one."""
+    """Ask whether an attack has a method of its own.
+
+    The method of `Attack` itself is neutral.
+    """
     return getattr(type(attack), name) is not getattr(Attack, name)
 
 
@@ -158,7 +173,10 @@ def interferes_with_steps(attack: Attack) -> bool:
 
 
 def attack_state_of(federation: Federation, learned: State | None) -> State:
-    """Return what attackers remember in a round: what they learned, or if they never learn, what they prepared."""
+    """Return what attackers remember in a round.
+
+    This is what they learned, or what they prepared if they never learn.
+    """
     return federation.prepared if learned is None else learned
 
 
@@ -218,7 +236,10 @@ def state_marks(state: State) -> list[bytes]:
 
 
 def acting_rows(mask: NDArray[np.bool_]) -> slice | Tensor | None:
-    """Return an index of those that make a step: all as a slice, which copies nothing; None if there are none."""
+    """Return an index of the clients that make a step.
+
+    If all do, it is a slice, which copies nothing. None if none does.
+    """
     if mask.all():
         return slice(None)
     return torch.from_numpy(np.flatnonzero(mask)) if mask.any() else None

@@ -97,9 +97,10 @@ class BatchScaling:
     def factors(
         self, group: slice, step: int, x: Tensor, y: Tensor, sizes: Tensor, weights: Tensor | None = None
     ) -> Tensor:
-        """Return the factors of one step of some clients, (n,); 1 for clients that make no step any more.
+        """Return the factors of one step of some clients, (n,).
 
-        `weights`, (n, b), are those of the samples, 1 on average; None: 1 each.
+        The factor is 1 for clients that make no further step. `weights`, (n, b), are those of the samples, 1 on
+        average; None: 1 each.
         """
         fresh = ~self._whole[group]
         if fresh.any():
@@ -131,9 +132,10 @@ class BatchScaling:
 
 
 def batch_spectra(x: Tensor, y: Tensor, sizes: Tensor, classes: int, weights: Tensor | None = None) -> Measured:
-    """Return `L_s` and `F_s` of batches (n, b, d) of which the first `sizes` rows count, none below the exact one.
+    """Return upper bounds on `L_s` and `F_s` of batches (n, b, d).
 
-    `weights`, (n, b), are those of the samples, 1 on average; None: 1 each.
+    Only the first `sizes` rows of a batch count. No bound is below the exact value. `weights`, (n, b), are those of the
+    samples, 1 on average; None: 1 each.
     """
     at_once = max(1, BATCH_NUMBERS_AT_ONCE // max(1, x[0].numel()))
     each = (x, y, sizes.to(x.device)) if weights is None else (x, y, sizes.to(x.device), weights)
@@ -173,9 +175,10 @@ INPUT_NORM_SLACK = {"float32": 1e-3, "float64": 1e-9}
 def apply_batch_rules(
     config: RunConfig, model: BoundModel, honest: HonestTraining, input_bound: float, classes: int
 ) -> HonestTraining:
-    """Return what is known of honest training under the batch rules of a config; inputs are at most `input_bound` long.
+    """Return what is known of honest training under the batch rules.
 
-    Raises `ConfigError` if the rules do not fit the model or the rest of the config.
+    Inputs are at most `input_bound` long. Raises `ConfigError` if the rules do not fit the model or the rest of the
+    config.
     """
     limit = config.training.spectrum
     start_limit = config.training.ball
@@ -216,7 +219,10 @@ def smoothness(honest: HonestTraining, classes: int) -> float:
 
 
 def check_spectrum_model(model: BoundModel) -> None:
-    """Raise `ConfigError` unless the model is softmax regression without a bias, for which the rule is proved."""
+    """Raise `ConfigError` unless the model is softmax regression without a bias.
+
+    The rule is proved for that model alone.
+    """
     if not isinstance(model, LinearModel) or not model.facts.linear:
         raise ConfigError(
             "the batch-spectrum rule is proved for softmax regression alone: use model.type = 'softmax', or "
@@ -232,7 +238,10 @@ def check_spectrum_model(model: BoundModel) -> None:
 
 
 def check_ball(config: RunConfig, facts: TrainingFacts, input_bound: float) -> None:
-    """Raise `ConfigError` if anything but scaled gradients, decay and capped messages moves the model."""
+    """Raise `ConfigError` if the ball rule does not fit the config.
+
+    Only scaled gradients, decay and capped messages may move the model.
+    """
     noises = schedules.values(config.server.noise_std, config.rounds)[:-1]
     steps = [step for step in config.aggregation if not isinstance(step, CapStage | LinearAggregator | MissingPlugin)]
     optimiser = config.server.optimiser

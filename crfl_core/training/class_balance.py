@@ -28,7 +28,10 @@ class ClassBalance:
         self._known: dict[int, Tensor] = {}
 
     def of(self, client: int) -> Tensor:
-        """Return the weight of a client's samples by class, (C,); 0 for classes that it does not hold."""
+        """Return the weight of a client's samples by class, (C,).
+
+        It is 0 for classes that the client does not hold.
+        """
         if client not in self._known:
             own = self._data.y[torch.from_numpy(self._data.partition[client]).to(self._data.y.device)]
             counts = torch.bincount(own, minlength=self._data.facts.classes)
@@ -36,10 +39,11 @@ class ClassBalance:
         return self._known[client]
 
     def sample_weights(self, clients: NDArray[np.int64], labels: Tensor, sizes: Tensor, poisoned: int) -> Tensor:
-        """Return the weight of every sample of a round, (clients, steps, batch), in double precision.
+        """Return the weight of every sample of a round.
 
-        `labels` are those that clients train on, and `sizes`, (clients, steps), the sizes of their batches. The last
-        `poisoned` clients are attackers with data of their own: theirs are weighed as the labels of this round are.
+        The weights are (clients, steps, batch), in double precision. `labels` are those that clients train on, and
+        `sizes`, (clients, steps), the sizes of their batches. The last `poisoned` clients are attackers with data of
+        their own: theirs are weighed as the labels of this round are.
         """
         honest = len(clients) - poisoned
         tables = [self.of(client) for client in clients[:honest].tolist()]
@@ -48,7 +52,10 @@ class ClassBalance:
 
 
 def poisoned_tables(labels: Tensor, sizes: Tensor, classes: int) -> Sequence[Tensor]:
-    """Return the weights by class, (C,), of attackers who train on these labels in a round, padding left out."""
+    """Return the attackers' weights by class, (C,), in a round.
+
+    They follow from the labels on which the attackers train. Padding is left out.
+    """
     if not len(labels):
         return ()
     real = (torch.arange(labels.shape[2], device=sizes.device) < sizes[..., None]).flatten(1).long()
@@ -57,7 +64,9 @@ def poisoned_tables(labels: Tensor, sizes: Tensor, classes: int) -> Sequence[Ten
 
 
 def class_weights(counts: Tensor) -> Tensor:
-    """Return `n / (C n_c)` by class for clients with these numbers of samples, (n, C); 0 where there are none.
+    """Return the weight `n / (C n_c)` of every client's classes.
+
+    `counts`, (n, C), are the clients' numbers of samples. The weight is 0 where a client has none.
 
     >>> class_weights(torch.tensor([[6, 2, 0]]))[0].tolist()
     [0.6666666666666666, 2.0, 0.0]

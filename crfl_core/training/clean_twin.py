@@ -44,7 +44,10 @@ class AttackEffect(LedgerRecord):
 
 
 def attack_effect(attacked: RunResult, clean: RunResult) -> AttackEffect:
-    """Compare a run with one of `attacked.config.without_attack()`; any other run is a `ConfigError`."""
+    """Compare a run with one of `attacked.config.without_attack()`.
+
+    Raises `ConfigError` for any other run.
+    """
     if attacked.config.attack is None or clean.config.attack is not None:
         raise ConfigError("compare a run that was attacked with one that was not: set attack = 'none' there")
     if key := differing_key(attacked.config, clean.config):
@@ -61,7 +64,10 @@ def attack_effect(attacked: RunResult, clean: RunResult) -> AttackEffect:
 
 
 def differing_key(attacked: RunConfig, clean: RunConfig) -> str | None:
-    """Return a key of training in which two configs differ; None if one may be the clean twin of the other."""
+    """Return a key of training in which two configs differ.
+
+    None if one may be the clean twin of the other.
+    """
     return next((key for key in TRAINING if getattr(attacked, key) != getattr(clean, key)), None)
 
 
@@ -77,7 +83,10 @@ def twin_of(run: RunResult, clean: Sequence[RunResult]) -> RunResult:
 
 
 def check_twin(config: RunConfig, twin: RunResult | None) -> None:
-    """Raise `ConfigError` if a run cannot be the clean twin of one that is to start."""
+    """Raise `ConfigError` if a run cannot be another's clean twin.
+
+    `config` is that of the run that is to start.
+    """
     if twin is None:
         return
     if config.storage.keep != "distances":
@@ -118,7 +127,10 @@ class CleanTwin:
             self._session = separate_session(session)
 
     def add_distances(self, lines: Sequence[RoundRecord], outcomes: Sequence[RoundOutcome]) -> tuple[RoundRecord, ...]:
-        """Return the lines of a round with the distance to the twin, where the config asks for it."""
+        """Return the lines of a round with the distances to the twin.
+
+        The lines stay as they are unless the config asks for distances.
+        """
         if not self._wanted:
             return tuple(lines)
         clipped = [outcome.clipped[0].double().cpu().numpy() for outcome in outcomes]
@@ -129,7 +141,7 @@ class CleanTwin:
         )
 
     def _clipped(self, outcomes: Sequence[RoundOutcome]) -> list[Array]:
-        """Return the clipped models of the twin after a round, one for each group."""
+        """Return the twin's clipped models after a round, one per group."""
         number = outcomes[0].plan.number
         if self._kept is not None:
             return list(np.atleast_2d(read_kept_model(self._kept, number)))
@@ -140,7 +152,10 @@ class CleanTwin:
         return [outcome.clipped[0].double().cpu().numpy() for outcome in played]
 
     def _start(self, outcomes: Sequence[RoundOutcome]) -> tuple[Progress, ...]:
-        """Return where the run stood before its first attack; if that is not known any more, before the first round."""
+        """Return where the run stood before its first attack.
+
+        If that is not known any more, return where it stood before the first round.
+        """
         if outcomes[0].plan.number == self._first:
             start = tuple(outcome.before for outcome in outcomes)
         else:
@@ -149,7 +164,10 @@ class CleanTwin:
 
 
 def separate_session(session: Session) -> Session:
-    """Return the same session with plugins of its own, so that the run does not notice what they remember."""
+    """Return the same session with plugins of its own.
+
+    So the run does not notice what they remember.
+    """
     config = session.federation.config.with_own_plugins()
     servers = server_steps(config, len(session.federation.servers))
     federation = replace(session.federation, config=config, servers=servers)

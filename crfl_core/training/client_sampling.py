@@ -86,18 +86,27 @@ class Participation:
             )
 
     def all_clients(self, number: int) -> Clients:
-        """Return all clients of the federation, by ascending id, as the protocol says for a round."""
+        """Return all clients of the federation, by ascending id.
+
+        They are as the protocol says for the round.
+        """
         if not self._changing or number == 1:
             return self._first
         return honest_clients(self._config, self._samples, self._training, number)
 
     def participants(self, number: int) -> Clients:
-        """Return the participants of a round, group by group and by ascending id, as the protocol says."""
+        """Return the participants of a round, as the protocol says.
+
+        They come group by group and by ascending id.
+        """
         clients = self._by_group(self.all_clients(number)) if self._changing else self._dealt
         return clients if sum(self._per_round) == len(clients) else clients.take(self._drawn(number))
 
     def behaviour(self, number: int, *, attacked: bool = True) -> ClientBehaviour:
-        """Return what the participants of a round really do; if it is not `attacked`, what the protocol says."""
+        """Return what the participants of a round really do.
+
+        If it is not `attacked`, they do what the protocol says.
+        """
         clients = self.participants(number)
         attack = self._config.attack
         if attack is None or not attacked or number not in self.attack_rounds:
@@ -112,7 +121,10 @@ class Participation:
         )
 
     def _by_group(self, all_clients: Clients) -> Clients:
-        """Return all clients group by group; a client in several groups comes several times."""
+        """Return all clients group by group.
+
+        A client in several groups comes several times.
+        """
         clients = all_clients.take(np.concatenate(self.members))
         return replace(clients, group=np.repeat(np.arange(len(self.members)), [*map(len, self.members)]))
 
@@ -171,7 +183,10 @@ def honest_clients(config: RunConfig, samples: NDArray[np.int64], honest: Honest
 
 
 def check_rates(config: RunConfig, proximal: float) -> None:
-    """Raise `ConfigError` if a step could turn the sign of what weight decay or a proximal weight should shrink."""
+    """Raise `ConfigError` if a learning rate is too large for decay.
+
+    A step must not turn the sign of what weight decay or a proximal weight should shrink.
+    """
     decay = config.training.weight_decay
     attack = config.attack
     rates: dict[str, float] = {}
@@ -228,9 +243,10 @@ STEP_RULE_SLACK = 1e-3
 def resolve_equal_influence(
     config: RunConfig, model: ModelFacts, facts: TrainingFacts, smoothness: float, samples: NDArray[np.int64]
 ) -> RunConfig:
-    """Return the config with the t0 of its equal influence: the smallest one whose rates keep the step rule.
+    """Return the config with the t0 of its equal influence.
 
-    It follows from what is public: the declared bound on inputs, decay and numbers of steps.
+    This is the smallest t0 whose rates keep the step rule. It follows from what is public: the declared bound on
+    inputs, decay and numbers of steps.
     """
     schedule = config.training.learning_rate
     training = config.training
@@ -279,7 +295,10 @@ def resolve_equal_influence(
 
 
 def fewest_steps(training: Training, rounds: int, samples: NDArray[np.int64]) -> int:
-    """Return the fewest local steps that any client takes in any round: fewer steps are larger ones."""
+    """Return the fewest local steps of any client in any round.
+
+    Fewer steps are larger ones.
+    """
     if training.steps is not None:
         return int(min(min(values(one, rounds)) for one in client_schedules(training.steps)))
     return int((-(-samples // np.minimum(training.batch_size, samples))).min()) * (training.epochs or 1)
@@ -288,9 +307,9 @@ def fewest_steps(training: Training, rounds: int, samples: NDArray[np.int64]) ->
 def equal_influence_rates(
     schedule: EqualInfluence, training: Training, steps: NDArray[np.int64], number: int
 ) -> NDArray[np.float64]:
-    """Return the rate of every client in round t = 1, 2, ...
+    """Return the rate of every client in a round.
 
-    All clients keep the same share of their model.
+    Rounds are numbered t = 1, 2, ... All clients keep the same share of their model.
     """
     assert schedule.start is not None
     rates = formulas.equal_influence_rates(1, steps, training.weight_decay, schedule.start + number - 1)

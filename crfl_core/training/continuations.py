@@ -27,11 +27,12 @@ UPDATE_NUMBERS_AT_ONCE = 2**26
 def train_continuations(
     session: Session, kept: Progress, count: int, ledger: Ledger, on_progress: Callable[[int, int], object]
 ) -> Iterator[Tensor]:
-    """Yield final models Clip(w_T) of `count` independent honest continuations, in batches of (k, P).
+    """Yield final models Clip(w_T) of `count` independent honest continuations.
 
-    `kept` has the clipped model of its round *before* noise. Continuation k draws from streams of its own, so neither
-    the batch size nor the number of continuations changes it. `ledger` is that of the run, whose steps they repeat.
-    `on_progress` gets the number of rounds trained so far and in all, over all continuations.
+    They come in batches of (k, P). `kept` has the clipped model of its round *before* noise. Continuation k draws from
+    streams of its own, so neither the batch size nor the number of continuations changes it. `ledger` is that of the
+    run, whose steps they repeat. `on_progress` gets the number of rounds trained so far and in all, over all
+    continuations.
     """
     federation = session.federation
     participants = len(federation.participation.participants(federation.config.rounds))
@@ -50,7 +51,10 @@ def train_continuations(
 def continue_run(
     session: Session, kept: Progress, replicas: range, on_round: Callable[[RoundOutcome], None] = lambda _: None
 ) -> Tensor:
-    """Return the final models of some continuations, (k, P); `on_round` gets every round of them."""
+    """Return the final models of some continuations, (k, P).
+
+    `on_round` gets every round of them.
+    """
     config = session.federation.config
     streams = session.federation.streams
     models = kept.models.expand(len(replicas), -1)
@@ -67,9 +71,10 @@ def continue_run(
 
 
 def check_same_steps(ledger: Ledger, outcome: RoundOutcome) -> None:
-    """Raise `PluginFailure` if weights or caps that depend on no update are not those of the run.
+    """Raise `PluginFailure` if a continuation has other weights or caps.
 
-    A step that remembers something on its own breaks that.
+    Weights and caps that depend on no update must be those of the run. A step that remembers something on its own
+    breaks that.
     """
     number = outcome.plan.number
     rows = ledger.clients.of_round(number)
@@ -89,7 +94,10 @@ def check_same_steps(ledger: Ledger, outcome: RoundOutcome) -> None:
 
 
 def add_test_noise(models: Tensor, std: float, session: Session) -> Tensor:
-    """Return the final models of all continuations, (k, P), with the noise of the vote, each from its own stream."""
+    """Return the final models of all continuations with the vote's noise.
+
+    The models are (k, P). The noise of each comes from its own stream.
+    """
     final = session.federation.config.rounds
     replicas = range(1, len(models) + 1)
     return torch.as_tensor(add_noise(models, std, session.federation.streams, final, replicas))

@@ -84,7 +84,10 @@ class Crafting:
     def _aggregation(
         self, values: Tensor, attackers: NDArray[np.int64]
     ) -> Callable[[Tensor, Aggregator | None], Tensor]:
-        """Return the server's aggregation as a function of what attackers submit; all updates of the round are here."""
+        """Return the server's aggregation as a function of attackers' updates.
+
+        All updates of the round are here.
+        """
         server = self._plan.server
         dropping = self._federation.config.server.bad_update == "drop"
         server_side = self._federation.server_view(self._plan.number, self._plan.group or 0)
@@ -115,14 +118,20 @@ class AttackerSubmissions:
         self.rows = start.new_zeros(len(self._places), len(start))
 
     def add(self, submission: Submission) -> None:
-        """Keep the attackers' updates of a part, for the first model, which is the run's."""
+        """Keep the attackers' updates of a part.
+
+        Only those for the first model, which is the run's, are kept.
+        """
         places = self._all_places[submission.part]
         mine = np.flatnonzero(np.isin(places, self._places))
         self.rows[np.searchsorted(self._places, places[mine])] = submission.updates[0, mine]
 
 
 def initial_attack_state(federation: Federation) -> State | None:
-    """Return what an attack remembers in round 1; None if it never learns: then every process has what it prepared."""
+    """Return what an attack remembers in round 1.
+
+    None if it never learns: then every process has what it prepared.
+    """
     attack = federation.config.attack
     return federation.prepared if attack is not None and overrides(attack, "learn") else None
 
@@ -141,7 +150,10 @@ def learn_from_round(federation: Federation, seen: AttackerObservation, state: S
 def observe_round(
     federation: Federation, plan: RoundPlan, start: Tensor, following: Tensor, submitted: Tensor
 ) -> AttackerObservation:
-    """Return a round as its attackers see it: the models broadcast before and after, and what they submitted."""
+    """Return a round as its attackers see it.
+
+    They see the models broadcast before and after, and what they submitted.
+    """
     attackers = np.isin(plan.clients.ids, federation.participation.attackers)
     streams = federation.streams.only("attack")
     current = replace(plan.seen_from(start), clients=plan.clients.take(attackers), streams=streams)

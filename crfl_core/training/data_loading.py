@@ -41,7 +41,10 @@ class Partition(NamedTuple):
 
 
 def load_data(config: RunConfig, streams: Streams) -> tuple[Data, Partition, dict[str, ReservedSamples]]:
-    """Load the scaled data of the clients, their partition, and what the server reserves."""
+    """Load the clients' data, their partition and the server's reserved samples.
+
+    The data are scaled.
+    """
     with errors_of("dataset", config.dataset):
         data = load_dataset(config.dataset)
     data, kept = reserve_samples(config.reserve, data, streams)
@@ -90,9 +93,9 @@ class ReservedSamples(NamedTuple):
 
 
 def reserve_samples(reserve: Reserve, data: Data, streams: Streams) -> tuple[Data, dict[str, ReservedSamples]]:
-    """Return the data that are left for the clients, and what the server keeps, by name.
+    """Split the data into the clients' and the server's.
 
-    No sample is in two of them.
+    Return the data that are left for the clients, and what the server keeps, by name. No sample is in two of them.
     """
     order = streams.generator("data/reserve").permutation(len(data.y))
     taken = 0
@@ -119,7 +122,10 @@ def reserve_samples(reserve: Reserve, data: Data, streams: Streams) -> tuple[Dat
 
 
 def load_reserve(name: str, wanted: ReserveSamples, data: Data, streams: Streams) -> ReservedSamples:
-    """Load samples of another dataset, which must be like those of the run; of a curator only the inputs count."""
+    """Load samples of another dataset, like those of the run.
+
+    For a curator only the inputs must be alike.
+    """
     table = f"reserve.{name}.dataset"
     with errors_of(table, wanted.dataset):
         other = wanted.dataset.load()
@@ -143,9 +149,10 @@ def load_reserve(name: str, wanted: ReserveSamples, data: Data, streams: Streams
 
 
 def plugins_using_reserve(config: RunConfig, name: str, fitted: Iterable[FittedFacts]) -> Iterator[str]:
-    """Yield the plugins that are handed a set, and whether the start model is trained on it.
+    """Yield the plugins that are handed a reserved set.
 
-    Measuring on it does not count: no certificate rests on that.
+    The name `model.start` says that the start model is trained on the set. Measuring on the set does not count: no
+    certificate rests on that.
     """
     if config.model.start == "reserve" and name in config.reserve.labelled:
         yield "model.start"
@@ -156,7 +163,7 @@ def plugins_using_reserve(config: RunConfig, name: str, fitted: Iterable[FittedF
 
 
 def check_root(config: RunConfig) -> None:
-    """Raise `ConfigError` if a step needs trusted samples of the server and there are none."""
+    """Raise `ConfigError` if a step lacks the server's trusted samples."""
     for position, step in enumerate(config.aggregation):
         if type(step).needs_root and config.reserve.root is None:
             raise ConfigError(
@@ -178,7 +185,10 @@ class TestSet:
 
 
 def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, prepared: State) -> dict[str, TestSet]:
-    """Return the clean test set and, if the attack has one, the backdoored one."""
+    """Return the test sets of a run by name.
+
+    There is the clean one and, if the attack has one, the backdoored one.
+    """
     sets = {"clean": make_test_set(load_or_compute_features(maps, data.test_x), data.test_y)}
     if config.attack is not None:
         with errors_of("attack", config.attack):
@@ -189,7 +199,10 @@ def make_test_sets(config: RunConfig, data: FederatedData, maps: FeatureMaps, pr
 
 
 def make_reserve_sets(kept: Mapping[str, tuple[Tensor, Tensor]], maps: FeatureMaps) -> dict[str, TestSet]:
-    """Return what the server keeps for itself, behind the maps; the curator's inputs stay as they are."""
+    """Return what the server keeps for itself, behind the maps.
+
+    The curator's inputs stay as they are.
+    """
     return {
         name: make_test_set(x if name == "curator" else load_or_compute_features(maps, x), labels)
         for name, (x, labels) in kept.items()
@@ -197,7 +210,10 @@ def make_reserve_sets(kept: Mapping[str, tuple[Tensor, Tensor]], maps: FeatureMa
 
 
 def make_test_set(features: Tensor, labels: Tensor) -> TestSet:
-    """Return a test set with its digest, by which stored votes are matched to it."""
+    """Return a test set with its digest.
+
+    Stored votes are matched to the test set by this digest.
+    """
     digest = hashlib.sha256()
     for tensor in (features, labels):
         digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
@@ -212,7 +228,7 @@ class DatasetCache:
         self._kept: tuple[object, Data, list[bytes]] | None = None
 
     def take(self, dataset: Dataset) -> Data:
-        """Return the data of a dataset, from the cache if the options are the same.
+        """Return a dataset's data, from the cache if its options match.
 
         Cached data that were changed since are read again.
         """
@@ -232,9 +248,10 @@ DATASET_CACHE: ContextVar[DatasetCache | None] = ContextVar("SHELF", default=Non
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Share a dataset among the runs within this block that use it with the same options, instead of reading it again.
+    """Share datasets among the runs within this block.
 
-    Threads share it too, if they are started with a copy of the context.
+    Runs that use a dataset with the same options do not read it again. Threads share it too, if they are started with a
+    copy of the context.
     """
     before = DATASET_CACHE.set(DatasetCache())
     try:
@@ -244,7 +261,10 @@ def reading_once() -> Iterator[None]:
 
 
 def load_dataset(dataset: Dataset) -> Data:
-    """Return the data of a dataset, read now or taken from the cache."""
+    """Return the data of a dataset.
+
+    They are read now or taken from the cache.
+    """
     shelf = DATASET_CACHE.get()
     return dataset.load() if shelf is None else shelf.take(dataset)
 

@@ -33,9 +33,10 @@ def compose_mixing(mixing: Tensor, before: Tensor | None) -> Tensor:
 
 
 def compose_offset(mixing: Tensor, before: Tensor | None, offset: Tensor | None) -> Tensor | None:
-    """Return the offset of all stages so far: that `before`, mixed, and the `offset` of this stage.
+    """Return the offset of all stages so far.
 
-    Offsets are (m, P), or (P,) if they are the same for all rows.
+    It is the offset `before`, mixed, plus the `offset` of this stage. Offsets are (m, P), or (P,) if they are the same
+    for all rows.
     """
     if before is None:
         return offset
@@ -48,7 +49,7 @@ def compose_offset(mixing: Tensor, before: Tensor | None, offset: Tensor | None)
 
 
 def weights_on_clients(weights: Tensor, mixing: Tensor | None) -> Tensor:
-    """Return weights of staged rows as weights of the updates that clients submitted."""
+    """Return the weights of staged rows as weights of submitted updates."""
     if mixing is None:
         return weights
     if mixing.ndim == 1:
@@ -57,7 +58,10 @@ def weights_on_clients(weights: Tensor, mixing: Tensor | None) -> Tensor:
 
 
 def full_weights_on_clients(mixing: Tensor, full_weights: Tensor) -> Tensor:
-    """Return weights of every row and parameter, (m, P), as those of every client, (n, P)."""
+    """Return weights of rows and parameters as weights of clients.
+
+    They are (m, P) for the rows and (n, P) for the clients.
+    """
     if mixing.ndim == 1:
         return mixing[:, None] * full_weights
     return mixing.T @ full_weights
@@ -71,14 +75,17 @@ def weigh_offset(weights: Tensor, offset: Tensor) -> Tensor:
 
 
 def offset_of_aggregate(answer: RuleResult, offset: Tensor) -> Tensor:
-    """Return the part of an aggregate that comes from the offset of its staged rows, (P,)."""
+    """Return what the offset of staged rows adds to an aggregate, (P,)."""
     if answer.full_weights is not None:
         return (answer.full_weights() * offset).sum(0)
     return weigh_offset(answer.weights, offset)
 
 
 def express_on_clients(answer: RuleResult, mixing: Tensor | None, *offsets: Tensor | None) -> RuleResult:
-    """Return a rule's answer with weights on the submitted updates; `offsets` are what the stages added."""
+    """Return a rule's answer with weights on the submitted updates.
+
+    `offsets` are what the stages added.
+    """
     parts = [offset for offset in (answer.offset, *offsets) if offset is not None]
     if mixing is None and not parts:
         return answer
@@ -98,9 +105,10 @@ def express_on_clients(answer: RuleResult, mixing: Tensor | None, *offsets: Tens
 
 
 def row_norms(values: Tensor, start: Tensor | None = None, decay: Tensor | None = None) -> Tensor:
-    """Return the norms of the rows of (..., n, P), float64 on the CPU.
+    """Return the norms of the rows of (..., n, P).
 
-    With `start` and `decay`, (n,), those of the residuals `values + decay start`.
+    The norms are float64 on the CPU. With `start` and `decay`, (n,), they are those of the residuals
+    `values + decay start`.
     """
     if start is not None and decay is not None and bool(decay.any()):
         shares = decay.to(values)[:, None]
@@ -115,14 +123,20 @@ def row_norms(values: Tensor, start: Tensor | None = None, decay: Tensor | None 
 
 
 def row_blocks(values: Tensor) -> list[slice]:
-    """Return the rows of (..., n, P) in blocks, each small enough for a copy."""
+    """Return the rows of (..., n, P) in blocks.
+
+    Each block is small enough for a copy.
+    """
     *_, rows, size = values.shape
     at_once = max(1, contract.CHECKED_NUMBERS_AT_ONCE // max(1, size))
     return [slice(first, first + at_once) for first in range(0, rows, at_once)]
 
 
 def cap_factors(cap: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return `min(1, cap / length)`, float64, rounded down so that no row ends up above its cap in this precision."""
+    """Return `min(1, cap / length)`, rounded down.
+
+    The factors are float64. No row ends up above its cap in the precision `dtype`.
+    """
     factors = (cap / lengths) * (1 - 4 * torch.finfo(dtype).eps)
     normal = factors >= torch.finfo(dtype).tiny  # smaller ones would be rounded up as well as down
     return torch.where(lengths > cap, torch.where(normal, factors, 0.0), 1.0)

@@ -31,9 +31,10 @@ class BackdoorScore(NamedTuple):
 
 
 def score(federation: Federation, parameters: Tensor, test_set: str = "clean", failed: Sequence[int] = ()) -> Score:
-    """Score a model, (P,), or the vote of those of all groups, (G, P), on a test set.
+    """Score a model or the groups' vote on a test set.
 
-    The loss of several models is the mean of theirs. `failed` groups vote for class 0.
+    `parameters` are (P,) for one model, or (G, P) for those of all groups. The loss of several models is the mean of
+    theirs. `failed` groups vote for class 0.
     """
     chosen = federation.test_sets[test_set]
     classes, loss = predict_with_loss(federation, parameters, (chosen.features, chosen.labels), failed)
@@ -75,9 +76,9 @@ def predict_with_loss(
 
 
 def backdoor_score(federation: Federation, parameters: Tensor, failed: Sequence[int] = ()) -> BackdoorScore | None:
-    """Return how well the backdoor works in a model, or in the vote of several.
+    """Return how well the backdoor works in a model.
 
-    None without an attack that has a target.
+    With several models it is measured in their vote. None without an attack that has a target.
     """
     success = target_rate(federation, parameters, "backdoored", failed)
     clean = target_rate(federation, parameters, "clean", failed)
@@ -87,7 +88,10 @@ def backdoor_score(federation: Federation, parameters: Tensor, failed: Sequence[
 def target_rate(
     federation: Federation, parameters: Tensor, test_set: str = "backdoored", failed: Sequence[int] = ()
 ) -> float | None:
-    """Return the share of inputs of other classes that are taken for the target; None if the attack has no target."""
+    """Return the share of other classes' inputs taken for the target.
+
+    None if the attack has no target.
+    """
     target = None if federation.config.attack is None else federation.config.attack.backdoor_class
     if target is None or "backdoored" not in federation.test_sets:
         return None

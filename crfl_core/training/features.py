@@ -54,14 +54,20 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 def map_inputs(
     maps: FeatureMaps, x: Inputs, on_progress: OnProgress | None = None, partition: RowsOfClients | None = None
 ) -> Inputs | Tensor:
-    """Return inputs behind the feature maps; the inputs themselves if there are none."""
+    """Return inputs behind the feature maps.
+
+    Without maps, return the inputs themselves.
+    """
     return compute_features(maps, x, on_progress, partition) if maps.links else x
 
 
 def compute_features(
     maps: FeatureMaps, x: Rows, on_progress: OnProgress | None, partition: RowsOfClients | None = None
 ) -> Tensor:
-    """Compute the features of all inputs, in memory; with a partition, those of each client in calls of its own."""
+    """Compute the features of all inputs, in memory.
+
+    With a partition, those of each client are computed in calls of its own.
+    """
     result = torch.empty(len(x), maps.outputs, dtype=x.dtype, device=x.device)
     if partition is not None:
         done = 0
@@ -80,9 +86,9 @@ def compute_features(
 
 
 def copy_maps(maps: FeatureMaps) -> FeatureMaps:
-    """Return a copy of maps that run other code than that of crfl, so that what it keeps of inputs reaches no others.
+    """Return a copy of maps that run code from outside crfl.
 
-    Our own maps keep nothing, and some are large.
+    So what a map keeps of inputs reaches no other inputs. Our own maps keep nothing, and some are large.
     """
     if all(is_built_in(one) and not names_code(one) for one in maps.maps):
         return maps
@@ -91,7 +97,10 @@ def copy_maps(maps: FeatureMaps) -> FeatureMaps:
 
 
 def pieces(maps: FeatureMaps, x: Rows, on_progress: OnProgress | None) -> Iterator[Tensor]:
-    """Yield the features of some inputs at a time; those of a `batch_independent` first map are stored row by row."""
+    """Yield the features of some inputs at a time.
+
+    Those of a `batch_independent` first map are stored row by row.
+    """
     step = min(ROWS_AT_ONCE, max(1, FEATURE_NUMBERS_AT_ONCE // maps.widest))
     for first in range(0, len(x), step):
         some = x[first : first + step]
@@ -101,7 +110,10 @@ def pieces(maps: FeatureMaps, x: Rows, on_progress: OnProgress | None) -> Iterat
 
 
 def map_stored(maps: FeatureMaps, x: Tensor, first: int, total: int, on_progress: OnProgress | None) -> Tensor:
-    """Return features, those of the first map from the user's cache as far as it has them."""
+    """Return features, with the user's cache for the first map.
+
+    The cache serves the rows that it has.
+    """
     encoder = maps.links[0]
     key = digest_of(describe_arithmetic(x), torch.__version__, describe_plugin(maps.maps[0]), encoder.digest)
     with wrap_failures(f"feature map {maps.maps[0].full_name} failed"):
@@ -114,13 +126,13 @@ def map_stored(maps: FeatureMaps, x: Tensor, first: int, total: int, on_progress
 def load_or_compute_features(
     maps: FeatureMaps, x: Inputs, on_progress: OnProgress | None = None, partition: RowsOfClients | None = None
 ) -> Inputs | Tensor:
-    """Return the features of all inputs, from the user's cache if a map is slow or there are many.
+    """Load the features of all inputs, or compute them.
 
-    A file is found by a digest of the inputs, of the maps with versions, options and weights and of what was fitted. It
-    is used if its checksum is right and some rows come out the same again; else the features are computed again. Many
-    features are never in memory together. In a dry run the features of the first input stand for those of all.
-    With a `partition` no bit of a client's features depends on other clients' inputs, nor on how many they are; then
-    all are in memory once.
+    They come from the user's cache if a map is slow or there are many features. A file is found by a digest of the
+    inputs, of the maps with versions, options and weights and of what was fitted. It is used if its checksum is right
+    and some rows come out the same again; else the features are computed again. Many features are never in memory
+    together. In a dry run the features of the first input stand for those of all. With a `partition` no bit of a
+    client's features depends on other clients' inputs, nor on how many they are; then all are in memory once.
     """
     shape = len(x), maps.outputs
     large = math.prod(shape) * x.dtype.itemsize >= LARGE
@@ -146,7 +158,10 @@ def load_or_compute_features(
 
 
 def read_cached_features(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | None:
-    """Map the features in a cached file into memory; None if there is no file to be trusted."""
+    """Map the features in a cached file into memory.
+
+    None if no file can be trusted.
+    """
     if not is_intact(path):
         return None
     try:
@@ -165,12 +180,18 @@ def read_cached_features(path: Path, maps: FeatureMaps, x: Rows) -> Tensor | Non
 
 
 def describe_arithmetic(x: Rows) -> str:
-    """Return what the bits of products depend on, beside the numbers: type, device, threads and processor."""
+    """Describe what the bits of products depend on, beside the numbers.
+
+    This is the type, device, threads and processor.
+    """
     return f"{x.dtype} {x.device} {torch.get_num_threads()} {torch.backends.cpu.get_cpu_capability()}"
 
 
 def describe_maps(maps: FeatureMaps) -> list[str]:
-    """Return what the output of some maps depends on: names, versions, options, code and weights, and PyTorch."""
+    """Describe what the output of some maps depends on.
+
+    This is their names, versions, options, code and weights, and the version of PyTorch.
+    """
     return [torch.__version__, *map(describe_plugin, maps.maps), *(link.digest or "" for link in maps.links)]
 
 
@@ -209,7 +230,10 @@ def fit_maps(
     dtype: torch.dtype = torch.float32,
     on_progress: OnProgress | None = None,
 ) -> FittedMaps:
-    """Fit every map that wants it, in order, to its own public inputs or to those of the curator, (m, inputs)."""
+    """Fit every map that wants it, in order.
+
+    Each is fitted to its own public inputs or to those of the curator, (m, inputs).
+    """
     fitted: dict[int, Fitted] = {}
     for place, feature_map in enumerate(maps):
         if not isinstance(feature_map, FittedMap):
@@ -243,7 +267,7 @@ def fit_maps(
 def choose_inputs(
     feature_map: FittedMap, own: Tensor | None, curator: Tensor | None
 ) -> tuple[Tensor, Literal["public", "curator"]]:
-    """Return the inputs that a map is fitted to, and whose they are."""
+    """Return the inputs to fit a map to, and their source."""
     if own is not None:
         return own, "public"
     if curator is None:
@@ -256,7 +280,10 @@ def choose_inputs(
 
 
 def check_inputs(feature_map: FittedMap, samples: Tensor, inputs: int) -> Tensor:
-    """Return the inputs if they are like those of the data, or raise `PluginFailure`."""
+    """Return the inputs, or raise `PluginFailure` if they do not fit.
+
+    They must be finite, (samples, `inputs`), with at least one sample.
+    """
     if samples.ndim != 2 or samples.shape[1] != inputs or not len(samples) or not bool(samples.isfinite().all()):
         raise PluginFailure(
             f"feature map {feature_map.full_name}: public_inputs() must be finite numbers of shape (samples, "
@@ -266,7 +293,10 @@ def check_inputs(feature_map: FittedMap, samples: Tensor, inputs: int) -> Tensor
 
 
 def check_fitted_state(feature_map: FittedMap, state: object) -> State:
-    """Return the state of a map if it is finite tensors by name, or raise `PluginFailure`."""
+    """Return the state of a map, or raise `PluginFailure`.
+
+    The state must be finite tensors by name.
+    """
     if not isinstance(state, Mapping) or not all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor) and bool(tensor.isfinite().all())
         for name, tensor in state.items()
@@ -276,7 +306,10 @@ def check_fitted_state(feature_map: FittedMap, state: object) -> State:
 
 
 def read_fitted_state(key: str) -> State | None:
-    """Return what was fitted to the same inputs before, from the user's cache; None if there is nothing."""
+    """Return what was fitted to the same inputs before.
+
+    It comes from the user's cache. None if the cache has nothing.
+    """
     path = cache_path(f"{key}.safetensors")
     if not is_intact(path):
         return None
@@ -288,7 +321,10 @@ def read_fitted_state(key: str) -> State | None:
 
 
 def check_apart(curator: Tensor, *others: Rows) -> None:
-    """Raise `ConfigError` if a curator's inputs are also those of the clients, who are not trusted, or of the test."""
+    """Raise `ConfigError` if a curator shares inputs with clients or tests.
+
+    Clients are not trusted. A share of at most `SHARED` inputs may coincide.
+    """
     own = [row.tobytes() for row in curator.cpu().numpy()]
     theirs = (row.tobytes() for x in others for some in x.split(ROWS_AT_ONCE) for row in some.cpu().numpy())
     known = set(own).intersection(theirs)
@@ -308,9 +344,10 @@ REORDERING_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 
 
 def check_maps(maps: FeatureMaps, x: Rows) -> None:
-    """Check that feature maps are functions of single inputs and keep to their Lipschitz constant.
+    """Check that feature maps are functions of single inputs.
 
-    They must answer the same again, and the same for every input by itself.
+    They must also keep to their Lipschitz constant. They must answer the same again, and the same for every input by
+    itself.
     """
     if not maps.links:
         return
@@ -336,7 +373,10 @@ def check_maps(maps: FeatureMaps, x: Rows) -> None:
 
 
 def check_lipschitz(maps: FeatureMaps, before: Tensor, after: Tensor, clean: Tensor, dirty: Tensor) -> None:
-    """Check `||f(a) - f(b)|| <= L ||a - b||` for these rows of inputs and what the maps made of them."""
+    """Check `||f(a) - f(b)|| <= L ||a - b||` for some inputs.
+
+    `before` and `after` are rows of inputs; `clean` and `dirty` are what the maps made of them.
+    """
     if maps.lipschitz is None:
         return
     lengths = torch.linalg.vector_norm(clean, dim=-1) + torch.linalg.vector_norm(dirty, dim=-1)

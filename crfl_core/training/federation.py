@@ -103,7 +103,10 @@ class Federation:
         return dump_config(self.config.model_copy(update={"server": server}), without=NOT_LOCAL)
 
     def server_view(self, number: int, group: int = 0) -> ServerView:
-        """Return what steps of a group's aggregation may see in a round; neither attacks nor hooks get it."""
+        """Return what a group's aggregation steps may see in a round.
+
+        Attacks and hooks do not get it.
+        """
         root = self.reserve.get("root")
         clients = self.participation.all_clients(number)
         return ServerView(
@@ -117,7 +120,10 @@ class Federation:
         )
 
     def new_model(self) -> BoundModel:
-        """Return a copy of the model, which itself computes nothing: what a copy keeps reaches no other computation."""
+        """Return a copy of the model.
+
+        The model itself computes nothing, so what a copy keeps reaches no other computation.
+        """
         return copy_model(self.model, self.config, self.maps, self.data.facts)
 
     def new_algorithm(self) -> LocalAlgorithm:
@@ -126,19 +132,28 @@ class Federation:
 
     @cached_property
     def start(self) -> Start:
-        """Return the model before the first round, of the first group if there are several."""
+        """Return the model before the first round.
+
+        With several groups it is that of the first.
+        """
         return self.start_of_group(0)
 
     @cached_property
     def origins(self) -> Tensor | None:
-        """Return the models toward which weight decay pulls, (1, G, P): those before round 1; None if toward 0."""
+        """Return the models toward which weight decay pulls, (1, G, P).
+
+        They are the models before round 1. None if decay pulls toward 0.
+        """
         if not self.honest.facts.toward_start:
             return None
         starts = [self.start_of_group(group).parameters for group in range(len(self.participation.members))]
         return torch.stack(starts).to(self.device, self.dtype)[None]
 
     def start_of_group(self, group: int) -> Start:
-        """Return the model of a group before the first round; if it is random, every group has its own."""
+        """Return the model of a group before the first round.
+
+        If it is random, every group has its own.
+        """
         if self.config.model.start == "reserve":
             return self._reserve_start
         alone = len(self.participation.members) == 1
@@ -147,7 +162,10 @@ class Federation:
 
     @cached_property
     def _reserve_start(self) -> Start:
-        """Return the model that the server trained on its labelled samples, the same for all groups."""
+        """Return the model that the server trained on its labelled samples.
+
+        It is the same for all groups.
+        """
         return train_start(self)
 
     @cached_property
@@ -163,11 +181,12 @@ def build(
     on_progress: OnProgress | None = None,
     check_sizes: SizeCheck = lambda *_: None,
 ) -> Federation:
-    """Build the federation that a config describes. Raises before anything is trained or written.
+    """Build the federation that a config describes.
 
-    `fitted` is what the feature maps of a run were fitted to, if it is known; else they are fitted, to the inputs of
-    `reserve.curator` if they have no public ones. `on_progress` is called with the progress of the features.
-    `check_sizes` is called with the sizes before allocation; it raises if they do not fit.
+    It raises before anything is trained or written. `fitted` is what the feature maps of a run were fitted to, if it is
+    known; else they are fitted, to the inputs of `reserve.curator` if they have no public ones. `on_progress` is called
+    with the progress of the features. `check_sizes` is called with the sizes before allocation; it raises if they do
+    not fit.
     """
     device = pick_device(config)
     dtype = getattr(torch, config.dtype)
@@ -228,7 +247,10 @@ def build(
 
 
 def streams_of(config: RunConfig) -> Streams:
-    """Return all random streams of a run; those of a secret purpose are not known here."""
+    """Return all random streams of a run.
+
+    Those of a secret purpose are not known here.
+    """
     chosen = {purpose: seed for purpose in PURPOSES if (seed := getattr(config.seeds, purpose)) is not None}
     return Streams(config.seed, {purpose: None if seed == "secret" else seed for purpose, seed in chosen.items()})
 
@@ -315,7 +337,10 @@ def run_facts(federation: Federation) -> RunFacts:
 
 
 def draws_from_clients(federation: Federation, reserve: str) -> bool:
-    """Ask whether a reserve was drawn from samples that were clients' before; else the server had them."""
+    """Ask whether a reserve was drawn from the clients' samples.
+
+    Otherwise the server had the samples itself.
+    """
     config = federation.config
     drawn = not isinstance(getattr(config.reserve, reserve), ReserveSamples)
     return drawn and federation.data.complete and not type(config.partition).deals_pool
@@ -331,6 +356,9 @@ def group_facts(federation: Federation) -> GroupFacts | None:
 
 
 def largest_norms(x: Rows, partition: Sequence[NDArray[np.int64]], bound: float) -> tuple[float, ...]:
-    """Return the largest Euclidean norm of each client's samples; the declared bound for remote ones."""
+    """Return the largest Euclidean norm of each client's samples.
+
+    For remote clients it is the declared bound.
+    """
     norms = norms_of(x)
     return tuple(float(norms[rows].max()) if is_local(rows) else bound for rows in partition)

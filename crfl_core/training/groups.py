@@ -59,7 +59,7 @@ def assign_groups(settings: Groups | None, clients: int, owners: NDArray[np.int6
 
 
 def deal_key(salt: int, client: int) -> bytes:
-    """Return the key by which a client is sorted when clients are dealt to groups."""
+    """Return a client's sort key for dealing clients to groups."""
     return hashlib.blake2b(f"{salt}|{client}".encode(), digest_size=16, person=b"crfl-groups").digest()
 
 
@@ -98,7 +98,10 @@ class FixedAnswers:
         self._room = KEPT_NUMBERS
 
     def ask(self, who: PluginMethod, question: Clients | RoundFacts, answer: Callable[[], Answer]) -> Answer:
-        """Return the answer of a step's method to a question; `answer` asks the step."""
+        """Return the answer of a step's method to a question.
+
+        `answer` asks the step.
+        """
         key = digest_of_arrays(question, f"{id(who.plugin)} {who.method}")
         if key in self._kept:
             kept: Answer = self._kept[key]
@@ -141,9 +144,10 @@ class ServerSteps(NamedTuple):
 
 
 def server_steps(config: RunConfig, groups: int) -> tuple[ServerSteps, ...]:
-    """Return the steps of every group, as instances of its own: what one remembers about itself reaches no other group.
+    """Return the steps of every group, as instances of its own.
 
-    Plugins with hooks are shared by all groups, because their hooks are; `plugins_watching_rounds` names them.
+    What a step remembers about itself reaches no other group. Plugins with hooks are shared by all groups, because
+    their hooks are; `plugins_watching_rounds` names them.
     """
     first = ServerSteps(config.aggregation, config.server.optimiser, FixedAnswers())
     others = (
@@ -158,7 +162,10 @@ def server_steps(config: RunConfig, groups: int) -> tuple[ServerSteps, ...]:
 
 
 def copy_plugin(plugin: T) -> T:
-    """Return a deep copy of a plugin with its private state; a plugin with hooks is shared."""
+    """Return a deep copy of a plugin with its private state.
+
+    A plugin with hooks is shared instead.
+    """
     if hook_names(type(plugin)):
         return plugin
     with wrap_failures(f"{plugin.full_name} cannot be copied, as every group needs its own"):
@@ -166,9 +173,9 @@ def copy_plugin(plugin: T) -> T:
 
 
 def plugins_watching_rounds(config: RunConfig) -> tuple[str, ...]:
-    """Return the plugins that make models of updates and whose hooks see the rounds of all groups.
+    """Return the plugins whose hooks see the rounds of all groups.
 
-    Models and local algorithms have no hooks.
+    Only plugins that make models of updates count. Models and local algorithms have no hooks.
     """
     makers = ("aggregator", "optimiser")
     return tuple(
@@ -177,7 +184,10 @@ def plugins_watching_rounds(config: RunConfig) -> tuple[str, ...]:
 
 
 def has_private_state(server: ServerSteps) -> bool:
-    """Ask whether a plugin that looks at updates can keep something of them beside the state that the core stores."""
+    """Ask whether a plugin that looks at updates can keep them privately.
+
+    The state that the core stores does not count.
+    """
     steps = (*server.aggregation, *(() if server.optimiser is None else (server.optimiser,)))
     usual = Plugin.__private_attributes__.keys()
     looking = (step for step in steps if step.depends == "all")
@@ -185,7 +195,7 @@ def has_private_state(server: ServerSteps) -> bool:
 
 
 def check_groups(steps: Sequence[AggregationStep], clients: Clients) -> None:
-    """Check that every step of the aggregation fits the smallest and the largest group.
+    """Check that every aggregation step fits the smallest and largest group.
 
     Of several groups a step sees the sample counts only in a copy: what it keeps of them reaches no other group.
     """
@@ -199,10 +209,10 @@ def check_groups(steps: Sequence[AggregationStep], clients: Clients) -> None:
 
 
 def check_steps(steps: Sequence[AggregationStep], clients: Clients, context: str | None = None) -> None:
-    """Ask every step whether it fits rounds of clients like these, as the stages before it hand them on.
+    """Ask every step whether it fits rounds of clients like these.
 
-    Raises `ConfigError`, which also gives the `context` and says which stages changed the number of clients that the
-    step complains about.
+    Each step is asked about the clients as the stages before it hand them on. Raises `ConfigError`, which also gives
+    the `context` and says which stages changed the number of clients that the step complains about.
     """
     changes = [] if context is None else [context]
     for position, step in enumerate(steps):

@@ -38,11 +38,12 @@ PARTNERS = (1e3, 1e38, math.nan)
 
 
 def check_independence(federation: Federation) -> None:
-    """Check that two clients, each on two models, train the same together and alone, and that models answer the same.
+    """Check that clients and models do not influence each other.
 
-    Many clients and models are computed at once. Certificates take for granted that an attacker changes its own update
-    only, whatever it does, so the others' models are also tried huge and not finite. A plugin that lets one client
-    reach another breaks that: `PluginFailure`.
+    Two clients, each on two models, must train the same together and alone, and models must answer the same. Many
+    clients and models are computed at once. Certificates take for granted that an attacker changes its own update only,
+    whatever it does, so the others' models are also tried huge and not finite. A plugin that lets one client reach
+    another breaks that: `PluginFailure`.
     """
     if trains_apart(federation):
         return
@@ -68,13 +69,16 @@ def check_independence(federation: Federation) -> None:
 
 
 def trains_apart(federation: Federation) -> bool:
-    """Ask whether clients need no check: the core makes every step, or each client trains on a machine of its own."""
+    """Ask whether clients need no check.
+
+    They need none if the core makes every step, or if each client trains on a machine of its own.
+    """
     own = isinstance(federation.model, LinearModel) and federation.honest.facts.plain
     return own or not federation.data.complete
 
 
 def scale_others(models: Tensor, factor: float) -> Tensor:
-    """Return models of which all but the last are multiplied by a factor."""
+    """Return models with all but the last multiplied by a factor."""
     scaled = factor * models
     last = (-1,) * (models.ndim - 1)
     scaled[last] = models[last]
@@ -82,7 +86,10 @@ def scale_others(models: Tensor, factor: float) -> Tensor:
 
 
 def sample_problem(federation: Federation) -> tuple[Tensor, Tensor]:
-    """Return models to start from, (2, 2, P), which all differ, and rows of the training data, (2, samples)."""
+    """Return start models and training rows for a check.
+
+    The models, (2, 2, P), all differ. The rows of the training data are (2, samples).
+    """
     first = federation.start.parameters.to(federation.device, federation.dtype)
     noise = torch.randn(2, 2, len(first), generator=torch.Generator().manual_seed(0), dtype=federation.dtype)
     count = min(SAMPLES, *map(len, federation.data.partition))
@@ -91,7 +98,10 @@ def sample_problem(federation: Federation) -> tuple[Tensor, Tensor]:
 
 
 def sample_memory(federation: Federation, start: Tensor, first_id: int) -> ClientMemory:
-    """Return memory that differs from model to model and client to client; empty unless the algorithm is stateful."""
+    """Return memory that differs for every model and client.
+
+    It is empty unless the algorithm is stateful.
+    """
     algorithm = federation.config.training.algorithm
     ids = tuple(range(first_id, first_id + start.shape[1]))
     if not isinstance(algorithm, StatefulAlgorithm):
@@ -101,7 +111,7 @@ def sample_memory(federation: Federation, start: Tensor, first_id: int) -> Clien
 
 
 def train_steps(federation: Federation, start: Tensor, rows: Tensor, first_id: int = 0) -> Tensor:
-    """Make a few steps from `start` and return the models, (R, n, P)."""
+    """Make a few steps and return the models, (R, n, P)."""
     models = honest_models(federation, start, sample_memory(federation, start, first_id))
     weights = torch.full(rows.shape, 1.0 / rows.shape[1], device=rows.device, dtype=federation.dtype)
     rates = weights.new_full((len(rows),), float(federation.participation.all_clients(1).learning_rate[0]))
@@ -111,7 +121,10 @@ def train_steps(federation: Federation, start: Tensor, rows: Tensor, first_id: i
 
 
 def check_same(federation: Federation, what: str, together: Tensor, alone: Tensor, moved: Tensor | None = None) -> None:
-    """Raise `PluginFailure` unless both are the same up to rounding, relative to what moved, or to everything."""
+    """Raise `PluginFailure` unless both are the same up to rounding.
+
+    Rounding is relative to what moved, or to everything if `moved` is None.
+    """
     rounding = REORDERING_TOLERANCE[federation.dtype]
     scale = alone if moved is None else moved
     allowed = rounding * float(scale.norm()) + 1e-2 * rounding * float(alone.norm())
@@ -126,11 +139,11 @@ def check_same(federation: Federation, what: str, together: Tensor, alone: Tenso
 
 
 def check_groups_apart(session: Session) -> None:
-    """Check that no bit of a group depends on another group that was computed before it.
+    """Check that no bit of a group depends on another group.
 
-    A group is trained, votes and is aggregated alone, and again in turn with a group whose models and updates are huge
-    or not finite. Every group has instances of its own, so a difference shows what plugins keep on a class, in a module
-    or in a library: `PluginFailure`.
+    The other group is computed before it. A group is trained, votes and is aggregated alone, and again in turn with a
+    group whose models and updates are huge or not finite. Every group has instances of its own, so a difference shows
+    what plugins keep on a class, in a module or in a library: `PluginFailure`.
     """
     federation = session.federation
     if len(federation.participation.members) == 1:
@@ -144,7 +157,10 @@ def check_groups_apart(session: Session) -> None:
 
 
 def check_training_apart(federation: Federation) -> None:
-    """Check that one client trains, and one model answers, the same after others did."""
+    """Check that a client and a model work the same after others.
+
+    One client must train the same, and one model must answer the same.
+    """
     start, rows = sample_problem(federation)
     own_start, own_rows = start[-1:, -1:], rows[-1:]
     x = federation.features[own_rows.flatten()]
@@ -165,7 +181,10 @@ def check_training_apart(federation: Federation) -> None:
 
 
 def check_aggregation_apart(session: Session) -> None:
-    """Check that the first group's rounds are aggregated the same in turn with those of the second group."""
+    """Check that one group's rounds do not change another's aggregates.
+
+    The first group's rounds must be aggregated the same in turn with those of the second group.
+    """
     federation = session.federation
     own, again, others = server_steps(federation.config, 4)[1:]  # the first are those of the run
     looking = (*own.aggregation, *(() if own.optimiser is None else (own.optimiser,)))
@@ -184,7 +203,10 @@ def check_aggregation_apart(session: Session) -> None:
 
 
 def interleave(others: Iterator[ChainResult], own: Iterator[ChainResult]) -> Iterator[ChainResult]:
-    """Yield the results of a group, before each of them a round of the others, whose failures do not matter."""
+    """Yield the results of a group in turn with other rounds.
+
+    A round of the others comes before each result. Their failures do not matter.
+    """
     over = False
     while True:
         if not over:
@@ -203,7 +225,10 @@ def interleave(others: Iterator[ChainResult], own: Iterator[ChainResult]) -> Ite
 def aggregate_rounds(
     session: Session, server: ServerSteps, group: int, factors: tuple[float, ...]
 ) -> Iterator[ChainResult]:
-    """Aggregate random updates of a group in the first rounds, multiplied by a factor in each."""
+    """Aggregate random updates of a group in the first rounds.
+
+    In each round they are multiplied by a factor.
+    """
     federation = session.federation
     states = prepare_states(federation, group, server)
     start = federation.start_of_group(group).parameters.to(federation.device, federation.dtype)

@@ -25,9 +25,10 @@ UPDATE_BOUND_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 
 def record_round(federation: Federation, outcome: RoundOutcome) -> tuple[RoundRecord, ClientColumns]:
-    """Return what the ledger says of a round of the run itself: one line, and a row for each client.
+    """Return what the ledger says of a round of the run.
 
-    Raises `PluginFailure` if an honest update is longer than its model allows.
+    This is one line, and a row for each client. Raises `PluginFailure` if an honest update is longer than its model
+    allows.
     """
     plan = outcome.plan
     start = outcome.before.models[0]
@@ -71,7 +72,7 @@ def record_round(federation: Federation, outcome: RoundOutcome) -> tuple[RoundRe
 
 
 def check_honest_updates(federation: Federation, outcome: RoundOutcome) -> None:
-    """Raise `PluginFailure` if an honest residual is longer than the model's gradient bound allows.
+    """Raise `PluginFailure` if an honest residual exceeds the model's gradient bound.
 
     Certificates rest on that bound.
     """
@@ -97,10 +98,10 @@ def check_honest_updates(federation: Federation, outcome: RoundOutcome) -> None:
 
 
 def rule_breakdown(outcome: RoundOutcome, result: ChainResult) -> tuple[float, ...] | None:
-    """Return how far 0, 1, 2, ... arbitrary clients can move the model, as far as the rule knows; None if it does not.
+    """Bound how far 0, 1, 2, ... arbitrary clients move the model.
 
-    A rule knows that only if it saw the clients' own updates and all residuals alike. The model moves by the server's
-    rate times as much.
+    The answer goes as far as the rule knows; None if it does not know. A rule knows only if it saw the clients' own
+    updates and all residuals alike. The model moves by the server's rate times as much.
     """
     *stages, rule = outcome.plan.server.aggregation
     clients = outcome.plan.clients
@@ -121,7 +122,10 @@ def rule_breakdown(outcome: RoundOutcome, result: ChainResult) -> tuple[float, .
 
 
 def client_columns(outcome: RoundOutcome, result: ChainResult) -> ClientColumns:
-    """Return the round's rows of the ledger. In a rejected round no update reached the model: weights are 0."""
+    """Return the round's rows of the ledger.
+
+    In a rejected round no update reached the model: weights are 0.
+    """
 
     def to_array(values: Tensor) -> NDArray[np.float64]:
         return values.double().cpu().numpy()
@@ -156,6 +160,9 @@ def client_columns(outcome: RoundOutcome, result: ChainResult) -> ClientColumns:
 
 
 def wants_evaluation(federation: Federation, number: int) -> bool:
-    """Ask whether the ledger has accuracy and loss of this round; it always has those of the final one."""
+    """Ask whether the ledger has accuracy and loss of this round.
+
+    It always has those of the final round.
+    """
     every = federation.config.evaluation.every
     return number == federation.config.rounds or (every > 0 and number % every == 0)

@@ -58,13 +58,19 @@ class ProtocolSteps(GradientSteps):
         self._made = 0
 
     def gradient(self, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """Return the gradient of the batch, or the mean of its samples' gradients, each clipped."""
+        """Return the gradient of the batch.
+
+        With clipping it is the mean of its samples' gradients, each clipped.
+        """
         if self._facts.clip_gradients is None:
             return super().gradient(x, y, weights)
         return clipped_gradient(self._model, (self._parameters, x, y, weights), self._facts.clip_gradients)
 
     def adjust_gradient(self, gradient: Tensor, parameters: Tensor) -> Tensor:
-        """Add the pull toward the start, or ask the algorithm for its direction."""
+        """Add the proximal pull, or ask the algorithm for its direction.
+
+        The pull is toward the start.
+        """
         if self._facts.proximal:
             gradient = gradient.add(parameters - self._anchor, alpha=self._facts.proximal)
         self._made += 1
@@ -78,7 +84,7 @@ class ProtocolSteps(GradientSteps):
 
 
 def apply_direction(algorithm: LocalAlgorithm, step: LocalStep, state: State) -> StepDirection:
-    """Ask an algorithm for its direction, given a gradient, and check the answer."""
+    """Ask an algorithm for its direction and check the answer."""
     who = PluginMethod("algorithm", algorithm, "direction")
     given = step.parameters, step.start, step.memory, step.mean
     with errors_of("training.algorithm", algorithm), guard_inputs(who, *given):
@@ -95,7 +101,10 @@ def apply_direction(algorithm: LocalAlgorithm, step: LocalStep, state: State) ->
 
 
 def remember_round(algorithm: LocalAlgorithm, finished: LocalRound) -> State:
-    """Ask an algorithm what clients keep of a round; what is not finite is replaced by what they kept before."""
+    """Ask an algorithm what clients keep of a round.
+
+    A vector that is not finite is replaced by the one that the client kept before.
+    """
     if not isinstance(algorithm, StatefulAlgorithm):
         return {}
     who = PluginMethod("algorithm", algorithm, "remember")
@@ -119,10 +128,10 @@ def remember_round(algorithm: LocalAlgorithm, finished: LocalRound) -> State:
 
 
 def clipped_gradient(model: BoundModel, problem: tuple[Tensor, Tensor, Tensor, Tensor], longest: float) -> Tensor:
-    """Return `sum_b weight_b min(1, longest / ||g_b||) g_b` for every client and replica, (R, n, P).
+    """Return the mean of clipped gradients of every client and replica.
 
-    It is never longer than `longest`. `problem` are the arguments of `BoundModel.gradient`. The core clips, whatever
-    the model says of itself.
+    The result is `sum_b weight_b min(1, longest / ||g_b||) g_b`, (R, n, P). It is never longer than `longest`.
+    `problem` are the arguments of `BoundModel.gradient`. The core clips, whatever the model says of itself.
     """
     parameters, x, y, weights = problem
     if isinstance(model, LinearModel):

@@ -54,10 +54,10 @@ class LocalTraining:
         return self._federation.specification
 
     def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
-        """Train every client of `part` from each of its models, and measure its batches.
+        """Train every client of `part` from each of its models.
 
-        Every group trains in a call of its own, so no bit of it depends on the clients of another group: neither on
-        what they do, nor on how many samples they have.
+        It also measures the clients' batches. Every group trains in a call of its own, so no bit of it depends on the
+        clients of another group: neither on what they do, nor on how many samples they have.
         """
         groups = [self._train_group(task, rows) for rows in task.rows_by_group(part)]
         if len(groups) == 1:
@@ -67,10 +67,10 @@ class LocalTraining:
         return LocalUpdates(part, torch.cat([trained.updates for trained in groups], dim=1), measurements, memory)
 
     def _train_group(self, task: TrainingTask, part: slice) -> LocalUpdates:
-        """Train clients of one group. A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`.
+        """Train clients of one group.
 
-        With `training.toward_start` decay is `lambda (w_{s-1} - w_0)`; with `training.class_balance` g is the gradient
-        of the balanced loss.
+        A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`. With `training.toward_start` decay is
+        `lambda (w_{s-1} - w_0)`; with `training.class_balance` g is the gradient of the balanced loss.
         """
         federation = self._federation
         behaviour = federation.participation.behaviour(task.number, attacked=task.attacked).take(part)
@@ -124,7 +124,7 @@ class LocalTraining:
         return restore_order(trained, order) if 0 < honest < len(clients) else trained
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
-        """Count the votes on some samples of a test set, block by block."""
+        """Count votes on some samples of a test set, by block."""
         model = self._federation.new_model()
         features = self._federation.test_sets[task.test_set].features
         voters = replace(task.voters, models=task.voters.models.to(features.device))
@@ -135,20 +135,29 @@ class LocalTraining:
 
 
 def restore_order(trained: LocalUpdates, order: NDArray[np.int64]) -> LocalUpdates:
-    """Return what clients trained in the order in which they came, before `order` put attackers last."""
+    """Return what clients trained in the order in which they came.
+
+    This undoes `order`, which put attackers last.
+    """
     back = np.argsort(order)
     kept = {name: values[:, back] for name, values in trained.memory.items()}
     return LocalUpdates(trained.part, trained.updates[:, back], trained.measurements.take(back), kept)
 
 
 def expand_starts(starts: Tensor, clients: Clients) -> Tensor:
-    """Return the models that clients of one group train from, (K, n, P), without a copy."""
+    """Return the models that a group's clients train from, (K, n, P).
+
+    The models are not copied.
+    """
     group = int(clients.group[0]) if starts.shape[1] > 1 else 0
     return starts[:, group : group + 1].expand(-1, len(clients), -1)
 
 
 def origin_of(federation: Federation, task: TrainingTask, clients: Clients) -> Tensor | None:
-    """Return the models toward which weight decay pulls clients of one group, (K or 1, n, P); None if toward 0."""
+    """Return the models toward which weight decay pulls a group's clients.
+
+    They are (K or 1, n, P). None if decay pulls toward 0.
+    """
     if not federation.honest.facts.toward_start:
         return None
     if task.origins is None:
@@ -159,7 +168,10 @@ def origin_of(federation: Federation, task: TrainingTask, clients: Clients) -> T
 def memory_of(
     federation: Federation, task: TrainingTask, start: Tensor, part: slice, order: NDArray[np.int64], clients: Clients
 ) -> ClientMemory:
-    """Return what the algorithm keeps of some clients, in their order here; zeros if the task brings nothing."""
+    """Return what the algorithm keeps of some clients.
+
+    It is in their order here, and zeros if the task brings nothing.
+    """
     algorithm = federation.config.training.algorithm
     ids = tuple(clients.ids.tolist())
     if not isinstance(algorithm, StatefulAlgorithm):
@@ -175,7 +187,10 @@ def memory_of(
 def finish_round(
     federation: Federation, start: Tensor, updates: Tensor, rates: Tensor, memory: ClientMemory, group: slice
 ) -> State:
-    """Return what the clients of `group` keep after their steps; empty unless the algorithm is stateful."""
+    """Return what the clients of `group` keep after their steps.
+
+    It is empty unless the algorithm is stateful.
+    """
     if not memory.own:
         return {}
     own = memory.take(group)
@@ -191,9 +206,9 @@ NOTHING_KEPT = ClientMemory()
 def honest_models(
     federation: Federation, start: Tensor, memory: ClientMemory = NOTHING_KEPT, origin: Tensor | None = None
 ) -> LocalModels:
-    """Return the models of clients that train as the protocol says, from `start`, (R, n, P).
+    """Return the models of clients that train as the protocol says.
 
-    Weight decay pulls toward `origin`, or toward 0 if that is None.
+    They begin at `start`, (R, n, P). Weight decay pulls toward `origin`, or toward 0 if that is None.
     """
     model = federation.model
     facts = federation.honest.facts
@@ -222,10 +237,10 @@ class Begin(NamedTuple):
 def local_models(
     federation: Federation, task: TrainingTask, begin: Begin, honest: int, sizes: NDArray[np.int64]
 ) -> list[tuple[slice, LocalModels]]:
-    """Return the clients that train together, with their models in the layout that suits them best.
+    """Return the clients that train together, with their models.
 
-    Attackers, who come last, train apart if they interfere with single steps. They make all their steps first: a few
-    small operations are much slower between the large ones of the others.
+    The models have the layout that suits them best. Attackers, who come last, train apart if they interfere with single
+    steps. They make all their steps first: a few small operations are much slower between the large ones of the others.
     """
     attack = federation.config.attack
     clients = len(sizes)
@@ -242,9 +257,9 @@ def local_models(
 
 
 def iterate_inputs(gathering: BatchBuffer, features: Rows, rows: Tensor, poisoned: Tensor | None) -> Iterator[Tensor]:
-    """Yield what clients see in each step, (clients, batch, features); `poisoned` is what the last of them see.
+    """Yield what clients see in each step, (clients, batch, features).
 
-    The tensor is valid until the next step.
+    `poisoned` is what the last of them see. The tensor is valid until the next step.
     """
     clean = len(rows) - (0 if poisoned is None else len(poisoned))
     if poisoned is not None and not clean:
@@ -263,7 +278,10 @@ def iterate_inputs(gathering: BatchBuffer, features: Rows, rows: Tensor, poisone
 
 
 def sample_weights(sizes: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
-    """Return the weight of each sample in its batch's mean, (clients, steps, batch); 0 for padding."""
+    """Return the weight of each sample in its batch's mean.
+
+    Weights are (clients, steps, batch), with 0 for padding.
+    """
     real = torch.arange(batch, device=sizes.device) < sizes[..., None]
     return real.to(dtype) / sizes[..., None].clamp(min=1).to(dtype)
 
@@ -282,11 +300,11 @@ class BatchRows(NamedTuple):
 def draw_batches(
     partition: Sequence[NDArray[np.int64]], clients: Clients, steps: NDArray[np.int64], number: int, streams: Streams
 ) -> BatchRows:
-    """Draw the batches of some clients in a round, in which each of them makes `steps[i]` steps.
+    """Draw the batches of some clients in a round.
 
-    Every epoch is a fresh permutation of a client's samples, cut into batches of which the last may be short, or left
-    out if `last_batch` is not shorter than the others; a client makes its steps through as many epochs as it needs. A
-    client's draw depends on the round and its id alone.
+    Client i makes `steps[i]` steps. Every epoch is a fresh permutation of a client's samples, cut into batches of which
+    the last may be short, or left out if `last_batch` is not shorter than the others; a client makes its steps through
+    as many epochs as it needs. A client's draw depends on the round and its id alone.
     """
     most_steps = int(steps.max())
     most_rows = int(clients.batch_size.max())

@@ -47,7 +47,10 @@ def bind_model(config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundM
 
 
 def copy_model(model: BoundModel, config: RunConfig, maps: FeatureMaps, facts: DataFacts) -> BoundModel:
-    """Return a copy of a model, or another instance if it cannot be copied; the core's own model keeps nothing."""
+    """Return a copy of a model, or another instance.
+
+    Another instance is built if the model cannot be copied. The core's own model keeps nothing and is returned itself.
+    """
     if type(model) is StartedLinear:
         return model
     try:
@@ -66,7 +69,7 @@ def gradient_bound(plugin: Model, model: BoundModel, input_norm: float) -> float
 
 
 def training_facts(config: RunConfig) -> TrainingFacts:
-    """Return how honest clients train, and what the core can say about it."""
+    """Return what the core can say about how honest clients train."""
     training = config.training
     algorithm = config.training.algorithm
     plain = isinstance(algorithm, ProximalAlgorithm)
@@ -90,7 +93,10 @@ def training_facts(config: RunConfig) -> TrainingFacts:
 
 
 def remembered_names(algorithm: LocalAlgorithm) -> tuple[str, ...]:
-    """Return the names of the vectors that clients keep. Raises `PluginFailure` if they are not words."""
+    """Return the names of the vectors that clients keep.
+
+    Raises `PluginFailure` if they are not words.
+    """
     if not isinstance(algorithm, StatefulAlgorithm):
         return ()
     names = getattr(algorithm, "remembers", None)
@@ -104,7 +110,10 @@ def remembered_names(algorithm: LocalAlgorithm) -> tuple[str, ...]:
 
 
 def check_linear(plugin: Model, model: BoundModel) -> None:
-    """Raise `PluginFailure` if another model than `LinearModel` calls itself linear: they carry certificates."""
+    """Raise `PluginFailure` if a foreign model calls itself linear.
+
+    Only an unchanged `LinearModel` may, because linear models carry certificates.
+    """
     if not model.facts.linear:
         return
     if not isinstance(model, LinearModel) or model.facts != LinearModel.facts_of(model):
@@ -136,9 +145,10 @@ class Start(NamedTuple):
 
 
 def initial_model(plugin: Model, model: BoundModel, generator: np.random.Generator) -> Start:
-    """Return the start that a config asks for. Raises `ConfigError` if it names a file that does not fit the model.
+    """Return the start that a config asks for.
 
-    Of "reserve", it is the model's own start, from which the server trains.
+    Of "reserve", it is the model's own start, from which the server trains. Raises `ConfigError` if the config names a
+    file that does not fit the model.
     """
     wanted = plugin.start
     if isinstance(wanted, Path):
@@ -163,7 +173,10 @@ def read_start_file(path: Path) -> bytes:
 
 
 def parse_start_file(path: Path, content: bytes, layout: Layout) -> Tensor:
-    """Return the tensors of a safetensors file as one vector; they must be exactly those of the model."""
+    """Return the tensors of a safetensors file as one vector.
+
+    They must be exactly those of the model.
+    """
     try:
         tensors = load(content)
     except (SafetensorError, ValueError) as error:

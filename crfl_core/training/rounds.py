@@ -74,9 +74,9 @@ class RoundOutcome:
 
 
 def play_rounds(session: Session, progress: tuple[Progress, ...]) -> Iterator[tuple[RoundOutcome, ...]]:
-    """Play the rounds after `progress`, one at a time, and yield the outcome of every group.
+    """Play the rounds after `progress`, one at a time.
 
-    The models of round T are clipped only: Clip(w_T).
+    Each yields the outcome of every group. The models of round T are clipped only: Clip(w_T).
     """
     while progress[0].number < session.federation.config.rounds:
         outcomes = play_round(session, progress)
@@ -86,10 +86,11 @@ def play_rounds(session: Session, progress: tuple[Progress, ...]) -> Iterator[tu
 
 
 def play_round(session: Session, progress: tuple[Progress, ...], *, clean: bool = False) -> tuple[RoundOutcome, ...]:
-    """Play one round of Algorithm 1: broadcast, train, attack, aggregate, optimise, clip, accept, add noise.
+    """Play one round of Algorithm 1.
 
-    All groups train in one pass, and updates stream: `trained` and `submitted` are iterators, so a linear chain keeps
-    no update. Models are (R, P): the run itself, or R of its continuations. If `clean`, attackers are honest.
+    Its steps are: broadcast, train, attack, aggregate, optimise, clip, accept, add noise. All groups train in one pass,
+    and updates stream: `trained` and `submitted` are iterators, so a linear chain keeps no update. Models are (R, P):
+    the run itself, or R of its continuations. If `clean`, attackers are honest.
     """
     streams = session.federation.streams
     plans = session.plan_round(progress[0].number + 1, is_run=0 in progress[0].replicas and not clean)
@@ -111,7 +112,10 @@ def play_round(session: Session, progress: tuple[Progress, ...], *, clean: bool 
 
 
 def broadcast(session: Session, groups: Sequence[GroupRound]) -> TrainingTask:
-    """Tell the hooks that the round starts; return the task: who trains from which models, (R, G, P)."""
+    """Tell the hooks that the round starts, and return the task.
+
+    The task says who trains from which models, (R, G, P).
+    """
     for group in groups:
         if group.plan.is_run:
             current = group.plan.seen_from(group.before.models[0])
@@ -135,7 +139,10 @@ def broadcast(session: Session, groups: Sequence[GroupRound]) -> TrainingTask:
 def apply_attack(
     groups: Sequence[GroupRound], trained: Iterator[LocalUpdates]
 ) -> Iterator[tuple[GroupRound, Submission]]:
-    """Yield what each group's participants submit: attackers may replace their updates, and bad updates become zero."""
+    """Yield what each group's participants submit.
+
+    Attackers may replace their updates, and bad updates become zero.
+    """
     ends = [group.plan.rows.stop for group in groups]
     for part in trained:
         for group in groups[bisect_right(ends, part.part.start) : bisect_left(ends, part.part.stop) + 1]:
@@ -149,7 +156,10 @@ def apply_attack(
 def aggregate_updates(
     groups: Sequence[GroupRound], submitted: Iterator[tuple[GroupRound, Submission]]
 ) -> list[tuple[ChainResult, ...]]:
-    """Aggregate what each group's participants submit; return the aggregate for each of the group's models."""
+    """Aggregate what each group's participants submit.
+
+    Return the aggregate for each of the group's models.
+    """
     for group, submission in submitted:
         group.add(submission)
     aggregates = []
@@ -164,7 +174,10 @@ def aggregate_updates(
 
 
 def apply_server_optimiser(group: GroupRound, aggregate: tuple[ChainResult, ...]) -> tuple[ChainResult, ...]:
-    """Return the change of each model that the server's optimiser makes of its aggregate; mostly the aggregate."""
+    """Return what the server's optimiser makes of each model's aggregate.
+
+    The result is the change of the model; mostly it is the aggregate itself.
+    """
     plan = group.plan
     before = group.before
     optimiser = plan.server.optimiser
@@ -180,13 +193,19 @@ def apply_server_optimiser(group: GroupRound, aggregate: tuple[ChainResult, ...]
 
 
 def clip(models: Tensor, norm: float) -> Tensor:
-    """Return `Clip_rho(w) = w / max(1, ||w|| / rho)`: each model, (R, P), projected as a whole vector on a ball."""
+    """Return `Clip_rho(w) = w / max(1, ||w|| / rho)`.
+
+    Each model, (R, P), is projected as a whole vector on a ball.
+    """
     norms: Tensor = torch.linalg.vector_norm(models, dim=1, keepdim=True)
     return models / (norms / norm).clamp(min=1.0)
 
 
 def ask_accept_hooks(group: GroupRound, candidates: Tensor, changes: tuple[ChainResult, ...]) -> tuple[bool, ...]:
-    """Ask the hooks of plugins whether they accept each candidate model; a group that has failed accepts none."""
+    """Ask the plugins' hooks whether they accept each candidate model.
+
+    A group that has failed accepts none.
+    """
     session = group.session
     start = group.before.models
     if (group.before.failed or group.failed) is not None:
@@ -200,7 +219,10 @@ def ask_accept_hooks(group: GroupRound, candidates: Tensor, changes: tuple[Chain
 
 
 def choose_models(accepted: tuple[bool, ...], candidates: Tensor, start: Tensor, clip_norm: float) -> Tensor:
-    """Return each candidate that was accepted, and the clipped model of before in the place of each other one."""
+    """Return each candidate that was accepted.
+
+    The clipped model of before takes the place of each other one.
+    """
     if all(accepted):
         return candidates
     return torch.where(torch.tensor(accepted, device=start.device)[:, None], candidates, clip(start, clip_norm))
@@ -209,9 +231,10 @@ def choose_models(accepted: tuple[bool, ...], candidates: Tensor, start: Tensor,
 def add_noise(
     models: Tensor, std: float, streams: Streams, number: int, replicas: range, group: int | None = None
 ) -> Tensor:
-    """Return `w + N(0, std^2 I)` for each model, (R, P), with the noise of each from a stream of its own.
+    """Return `w + N(0, std^2 I)` for each model, (R, P).
 
-    Replica 0 is the run. Noise that is drawn again for votes belongs to the votes: it must not be known to attackers.
+    The noise of each comes from a stream of its own. Replica 0 is the run. Noise that is drawn again for votes belongs
+    to the votes: it must not be known to attackers.
     """
     if std == 0:
         return models
@@ -226,7 +249,10 @@ def add_noise(
 def update_attack_state(
     federation: Federation, groups: Sequence[GroupRound], outcomes: Sequence[RoundOutcome]
 ) -> tuple[RoundOutcome, ...]:
-    """Return the outcomes with what the attackers remember after the round, of one group after the other."""
+    """Return the outcomes with what the attackers remember after the round.
+
+    The attackers learn from one group after the other.
+    """
     state = outcomes[0].before.attack_state
     if state is None:
         return tuple(outcomes)
@@ -266,11 +292,17 @@ class GroupRound:
 
     @cached_property
     def aggregation(self) -> Aggregation:
-        """Return the aggregation of the group, which starts when the first updates arrive."""
+        """Return the aggregation of the group.
+
+        It starts when the first updates arrive.
+        """
         return start_aggregation(self.session, self.plan, self.before.models, self.before.states)
 
     def submit(self, part: LocalUpdates) -> Iterator[Submission]:
-        """Yield what the group's participants of a part submit; nothing of a group that has failed."""
+        """Yield what the group's participants of a part submit.
+
+        A group that has failed submits nothing.
+        """
         own_part = rows_of_group(part, self.plan.rows)
         if own_part is None or self.failed is not None:
             return
@@ -280,7 +312,10 @@ class GroupRound:
             yield from self._isolated(self._submissions.receive(ready))
 
     def _remember(self, part: LocalUpdates) -> None:
-        """Store what some participants keep; the memory before the round stays as it is."""
+        """Store what some participants keep.
+
+        The memory before the round stays as it is.
+        """
         if part.memory and self.memory is self.before.memory:
             self.memory = {name: values.clone() for name, values in self.memory.items()}
         for name, values in part.memory.items():
@@ -314,7 +349,10 @@ class GroupRound:
     def finish(
         self, changes: tuple[ChainResult, ...], accepted: tuple[bool, ...], clipped: Tensor, models: Tensor
     ) -> RoundOutcome:
-        """Return the outcome of the round. A group that has failed stands still from now on."""
+        """Return the outcome of the round.
+
+        A group that has failed stands still from now on.
+        """
         before = self.before
         failed = before.failed or self.failed
         if failed is not None:
@@ -335,7 +373,10 @@ class GroupRound:
 
     @contextmanager
     def isolate_failure(self) -> Iterator[None]:
-        """Note a failure of a plugin or of the round as that of this group; raise it if the group is alone."""
+        """Note a failure as that of this group.
+
+        It is a failure of a plugin or of the round. It is raised if the group is alone.
+        """
         try:
             yield
         except InputsChanged:  # what the plugin changed may be what other groups see
@@ -346,7 +387,10 @@ class GroupRound:
             self.failed = f"round {self.plan.number}: {error}"
 
     def _isolated(self, submissions: Iterator[Submission]) -> Iterator[Submission]:
-        """Yield submissions until one of them, or what is done with one of them, fails."""
+        """Yield submissions until one fails.
+
+        Work done with a submission may fail as well.
+        """
         with self.isolate_failure():
             for submission in submissions:
                 yield submission
@@ -365,7 +409,10 @@ def check_finite(changes: tuple[ChainResult, ...], number: int) -> None:
 
 
 def initial_progress(federation: Federation) -> tuple[Progress, ...]:
-    """Return the state of every group before the first round: w_0, and what steps of the aggregation have prepared."""
+    """Return the state of every group before the first round.
+
+    This is w_0 and what the steps of the aggregation have prepared.
+    """
     progress = []
     for group in range(len(federation.participation.members)):
         parameters = federation.start_of_group(group).parameters.to(federation.device, federation.dtype)
@@ -375,7 +422,10 @@ def initial_progress(federation: Federation) -> tuple[Progress, ...]:
 
 
 def empty_memory(federation: Federation, models: Tensor, group: int | None) -> State:
-    """Return what the algorithm keeps of a group's clients before round 1: zeros, or nothing for most algorithms."""
+    """Return what the algorithm keeps of clients before round 1.
+
+    These are zeros for each client of the group, or nothing for most algorithms.
+    """
     algorithm = federation.config.training.algorithm
     if not isinstance(algorithm, StatefulAlgorithm):
         return {}
@@ -384,14 +434,14 @@ def empty_memory(federation: Federation, models: Tensor, group: int | None) -> S
 
 
 def places_of_participants(federation: Federation, plan: RoundPlan) -> Tensor:
-    """Return the places of a round's participants among the members of their group."""
+    """Return the places of a round's participants in their group."""
     members = np.asarray(federation.participation.members[plan.group or 0])
     order = np.argsort(members)
     return torch.from_numpy(order[np.searchsorted(members, plan.clients.ids, sorter=order)])
 
 
 def prepare_states(federation: Federation, group: int, server: ServerSteps) -> States:
-    """Ask every step of a group's aggregation for its state in the first round."""
+    """Ask every step of a group's aggregation for its first state."""
     states: dict[str, State] = {}
     for position, step in enumerate(server.aggregation):
         with errors_of(f"aggregation.{position}", step):

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 def optimise(
     optimiser: ServerOptimiser, plan: RoundPlan, start: Tensor, result: ChainResult, before: States
 ) -> ChainResult:
-    """Return the change of the model in place of the aggregate, in terms of the same updates."""
+    """Return the change of the model in place of the aggregate.
+
+    It is in terms of the same updates.
+    """
     if isinstance(optimiser, FixedRate):
         rate = ask_rate(optimiser, plan.facts, plan.server.answers)
         return replace(apply_step(result, OptimiserResult(rate)), server_rate=rate)
@@ -72,10 +75,11 @@ def model_change(answer: OptimiserResult, aggregate: Tensor) -> Tensor:
 def momentum_notes(
     optimiser: ServerOptimiser, aggregate: Tensor, current: Round, state: State, answer: OptimiserResult
 ) -> dict[str, float]:
-    """Return what the ledger notes: how far this and earlier rounds move the model, and how much comes again.
+    """Return what the ledger notes about momentum in a round.
 
-    `next_round` is measured: the length of what this aggregate moves in the next round, if that round has a zero
-    aggregate, relative to what it moves in this one. For momentum that is beta.
+    The notes say how far this and earlier rounds move the model, and how much comes again. `next_round` is measured:
+    the length of what this aggregate moves in the next round, if that round has a zero aggregate, relative to what it
+    moves in this one. For momentum that is beta.
     """
     echo = 0.0
     if current.number < current.total:
@@ -94,12 +98,18 @@ def momentum_notes(
 
 
 def nominal_rate(optimiser: ServerOptimiser, plan: RoundPlan) -> float:
-    """Return the server's rate as far as it is known before a round; 1 if it is not."""
+    """Return the server's rate as far as known before a round.
+
+    It is 1 if the rate is not known.
+    """
     return ask_rate(optimiser, plan.facts, plan.server.answers) if isinstance(optimiser, FixedRate) else 1.0
 
 
 def ask_rate(optimiser: FixedRate, facts: RoundFacts, answers: FixedAnswers | None = None) -> float:
-    """Ask an optimiser for the rate of a round, finite and not negative; with `answers` the same as before."""
+    """Ask an optimiser for the rate of a round.
+
+    It is finite and not negative. With `answers` it is the same as before.
+    """
     who = PluginMethod("server.optimiser", optimiser, "rate")
 
     def rate() -> float:
@@ -113,7 +123,10 @@ def ask_rate(optimiser: FixedRate, facts: RoundFacts, answers: FixedAnswers | No
 
 
 def ask_step(optimiser: ServerOptimiser, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:
-    """Ask an optimiser for its step, which must be finite, of the right shapes and in the precision of the model."""
+    """Ask an optimiser for its step and check it.
+
+    The step must be finite, of the right shapes and in the precision of the model.
+    """
     who = PluginMethod("server.optimiser", optimiser, "step")
     with method_errors(who), guard_inputs(who, aggregate, current, state):
         answer = optimiser.step(aggregate, current, state)

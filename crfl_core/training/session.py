@@ -60,7 +60,10 @@ class RoundPlan:
         return self.facts.clients
 
     def seen_from(self, start: Tensor) -> Round:
-        """Return the round as plugins see it, from one of its models, (P,)."""
+        """Return the round as plugins see it.
+
+        `start`, (P,), is one of its models.
+        """
         return Round(**vars(self.facts), start=start)
 
 
@@ -75,7 +78,10 @@ class Session:
 
     @classmethod
     def of(cls, federation: Federation, path: Path, hooks: Hooks | None = None) -> Session:
-        """Create a session with the plugins that the config names, or with `hooks` of more than those."""
+        """Create a session with the plugins that the config names.
+
+        `hooks` may be those of more plugins.
+        """
         config = federation.config
         context = RunContext(
             name=config.name,
@@ -94,7 +100,7 @@ class Session:
 
     @contextmanager
     def open_engine(self) -> Iterator[None]:
-        """Open the engine for the local training of the federation, and close it afterwards."""
+        """Open the engine for local training, and close it afterwards."""
         with errors_of("engine", self.engine):
             self.engine.open(LocalTraining(self.federation))
         try:
@@ -103,7 +109,10 @@ class Session:
             self.engine.close()
 
     def ask_fixed_answers(self) -> None:
-        """Ask every step that sees no update for its answers in all rounds, so that no later answer can differ."""
+        """Ask steps that see no update for all rounds' answers.
+
+        So no later answer can differ.
+        """
         federation = self.federation
         before: Clients | None = None
         for number in range(1, federation.config.rounds + 1):
@@ -115,7 +124,10 @@ class Session:
                 ask_fixed_steps(plan.server, plan.facts)
 
     def plan_round(self, number: int, *, is_run: bool) -> tuple[RoundPlan, ...]:
-        """Plan round `number` for every group: of the run itself, or else with all clients honest."""
+        """Plan round `number` for every group.
+
+        If it is not a round of the run itself, all clients are honest.
+        """
         federation = self.federation
         server = federation.config.server
         total = federation.config.rounds
@@ -145,12 +157,18 @@ class Session:
 
 
 def asks_for_rounds(server: ServerSteps) -> bool:
-    """Ask whether a step without sight of the updates may answer differently in every round."""
+    """Ask whether a step may answer differently in every round.
+
+    Only steps that do not see the updates count.
+    """
     return isinstance(server.optimiser, FixedRate) or any(isinstance(step, FixedStage) for step in server.aggregation)
 
 
 def ask_fixed_steps(server: ServerSteps, facts: RoundFacts) -> None:
-    """Ask the steps of a round that come before all steps that look at the updates, and the server's rate."""
+    """Ask a round's steps and the server's rate for their answers.
+
+    Only steps before all those that look at the updates are asked.
+    """
     for step in server.aggregation:
         if isinstance(step, CapStage):
             contract.ask_caps(step, facts.clients, server.answers)

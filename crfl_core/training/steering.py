@@ -45,7 +45,10 @@ class PoisonAim:
     domain: Domain
 
     def gain(self, x: Tensor, labels: Tensor | None, parameters: Tensor) -> Tensor:
-        """Return how far one step on each sample pushes the model; with the best label if none is given."""
+        """Return how far one step on each sample pushes the model.
+
+        It takes the best label if none is given.
+        """
         features = self.maps(x)
         shape = features.shape[:-1]
         flat = features.reshape(-1, features.shape[-1])
@@ -61,7 +64,10 @@ class PoisonAim:
         return self.model.logits(self.direction[None], flat)[0].argmax(-1).view(features.shape[:-1])
 
     def ascend(self, x: Tensor, labels: Tensor | None, delta: float, parameters: Tensor) -> Tensor:
-        """Return inputs of the domain within `delta` that push most, by projected gradient ascent."""
+        """Return inputs within `delta` that push the model most.
+
+        They stay in the domain and are found by projected gradient ascent.
+        """
         moved = x.clone()
         for _ in range(ASCENT_STEPS):
             variable = moved.detach().requires_grad_(True)
@@ -163,7 +169,10 @@ class PushAim:
     lengths: NDArray[np.float64]
 
     def direction(self, model: BoundModel, start: Tensor, features: Tensor) -> Tensor:
-        """Return the unit vector, (P,), along which the predictions give way that still stand; zero if none moves."""
+        """Return the unit vector, (P,), along which predictions give way.
+
+        Only predictions that still stand count. The vector is zero if none moves.
+        """
         chosen = slice(AIMED_AT_ONCE)
         x = features[torch.from_numpy(self.samples[chosen]).to(features.device)]
         labels, rivals = (torch.from_numpy(each[chosen]).to(features.device) for each in (self.labels, self.rivals))
@@ -217,7 +226,10 @@ class RulePushing(Pushing):
     knowledge: ClassVar[Knowledge] = "rule"
 
     def craft(self, known: AttackerView, state: State) -> Tensor:
-        """Submit the best of some updates along the direction, or what `Pushing` submits."""
+        """Submit the best of several candidate updates.
+
+        They are some updates along the direction, and what `Pushing` submits.
+        """
         found = [super().craft(known, state)]
         direction = self._direction(known)
         if len(known.honest.values):

@@ -47,7 +47,10 @@ class StoredRows:
                     self._add_block(np.asarray(raw).view(self._layout)[:, 0])
 
     def encode(self, encoder: BoundMap, x: Tensor, on_progress: Callable[[int], object] | None = None) -> Tensor:
-        """Return the encoder's outputs for inputs (n, inputs); `on_progress` is told how many inputs are done."""
+        """Return the encoder's outputs for inputs (n, inputs).
+
+        `on_progress` is told how many inputs are done.
+        """
         digests = [hashlib.blake2b(row.tobytes(), digest_size=DIGEST_BYTES).digest() for row in x.cpu().numpy()]
         self._check_stored(encoder, x, digests)
         missing = {digest: row for row, digest in enumerate(digests) if digest not in self._places}
@@ -61,7 +64,10 @@ class StoredRows:
         return self._gather(digests, x)
 
     def _check_stored(self, encoder: BoundMap, x: Tensor, digests: Sequence[bytes]) -> None:
-        """Encode some stored inputs again, once in a process; forget all that is stored if a bit differs."""
+        """Encode some stored inputs again, once in a process.
+
+        If a bit differs, all that is stored is forgotten.
+        """
         known = [row for row, digest in enumerate(digests) if digest in self._places][:ROWS_CHECKED]
         if self._checked or not known:
             return
@@ -97,5 +103,8 @@ class StoredRows:
 
 @lru_cache(maxsize=4)
 def stored_rows(key: str, outputs: int, dtype: np.dtype[np.generic]) -> StoredRows:
-    """Return the rows stored under a key; a process reads the files once."""
+    """Return the rows stored under a key.
+
+    A process reads the files once.
+    """
     return StoredRows(key, outputs, dtype)

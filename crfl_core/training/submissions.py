@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 
 
 def train_clients(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
-    """Let the engine train every participant; yield the parts of the round in order of participants, each checked.
+    """Let the engine train every participant, and yield checked parts.
 
-    The engine may yield its parts in any order, but must train each participant exactly once from every model. A part
-    with updates of the wrong shape counts as non-finite: the clients sent it.
+    Parts come in the order of participants. The engine may yield its parts in any order, but must train each
+    participant exactly once from every model. A part with updates of the wrong shape counts as non-finite: the clients
+    sent it.
     """
     clients = len(task.clients)
     times_trained = np.zeros(clients, np.int64)
@@ -69,7 +70,7 @@ def train_clients(engine: Engine, task: TrainingTask) -> Iterator[LocalUpdates]:
 
 
 def check_part(trained: LocalUpdates, rows: range, task: TrainingTask) -> LocalUpdates:
-    """Return the part that an engine returned for these participants, as the server can use it."""
+    """Return an engine's part in a form that the server can use."""
     replicas, _, size = task.starts.shape
     measurements = trained.measurements
     updates = trained.updates.to(task.starts)
@@ -91,7 +92,10 @@ def check_part(trained: LocalUpdates, rows: range, task: TrainingTask) -> LocalU
 
 
 def check_client_memory(trained: LocalUpdates, rows: range, task: TrainingTask) -> State:
-    """Return what participants keep, as the engine returned it; refuse other names and shapes than the task has."""
+    """Return what participants keep, as the engine returned it.
+
+    Raises `PluginFailure` unless names and shapes are those of the task.
+    """
     shape = len(task.starts), len(rows), task.starts.shape[-1]
     found = {name: tuple(values.shape) for name, values in trained.memory.items()}
     if found != dict.fromkeys(task.memory, shape):
@@ -103,7 +107,10 @@ def check_client_memory(trained: LocalUpdates, rows: range, task: TrainingTask) 
 
 
 def rows_of_group(part: LocalUpdates, rows: slice) -> LocalUpdates | None:
-    """Return the rows of a part that lie in a group, counted from the group's first; None if there are none."""
+    """Return the rows of a part that lie in a group.
+
+    They are counted from the group's first. None if there are none.
+    """
     first = max(part.part.start, rows.start)
     last = min(part.part.stop, rows.stop)
     if first >= last:
@@ -126,7 +133,10 @@ class UpdateBuffer:
         self._measurements = BatchMeasurements.writable(clients)
 
     def add(self, part: LocalUpdates) -> LocalUpdates | None:
-        """Add the next part in order; return all parts as one if this was the last."""
+        """Add the next part in order.
+
+        Return all parts as one if this was the last, else None.
+        """
         if part.part == slice(0, self._clients):
             return part
         if self._updates is None:
@@ -165,7 +175,10 @@ class Submissions:
             self._crafting = Crafting(federation, plan, start, states, attack_state)
 
     def receive(self, trained: LocalUpdates) -> Iterator[Submission]:
-        """Yield what participants of a part submit; attackers who craft wait for each other."""
+        """Yield what participants of a part submit.
+
+        Attackers who craft wait for each other.
+        """
         all_attacking = self._plan.behaviour.attacking
         places = np.arange(len(all_attacking))[trained.part]
         attacking = all_attacking[places]
@@ -177,7 +190,7 @@ class Submissions:
             yield self._submit(*take_rows(trained, places, ~attacking))
 
     def receive_waiting(self) -> Iterator[Submission]:
-        """Yield what the attackers who waited for each other submit, once all have trained."""
+        """Yield what the waiting attackers submit, once all have trained."""
         if self._waiting:
             places, updates, measurements = zip(*self._waiting, strict=True)
             yield self._submit(
@@ -185,7 +198,10 @@ class Submissions:
             )
 
     def _submit(self, part: ParticipantRows, updates: Tensor, measurements: BatchMeasurements) -> Submission:
-        """Return what participants who trained these updates, (K, k, P), submit: crafted, measured, bad ones zeroed."""
+        """Return what participants who trained these updates submit.
+
+        Updates, (K, k, P), are crafted and measured, and bad ones become zero.
+        """
         attacking = self._plan.behaviour.attacking[part]
         attackers = np.flatnonzero(attacking)
         scale = np.ones(updates.shape[1])
@@ -205,10 +221,10 @@ class Submissions:
         return Submission(part, updates, norms, quarantined, scale, measurements)
 
     def _attack(self, attack: Attack, part: ParticipantRows, values: Tensor, attackers: NDArray[np.int64]) -> Tensor:
-        """Return all updates of a part, (1, k, P), with those of the attackers scaled or crafted.
+        """Return a part's updates with those of attackers scaled or crafted.
 
-        `values`, (k, P), are the updates as trained, `attackers` the places of attackers in the part. Only the run
-        itself is attacked, not its continuations, so there is one model.
+        They are (1, k, P). `values`, (k, P), are the updates as trained, `attackers` the places of attackers in the
+        part. Only the run itself is attacked, not its continuations, so there is one model.
         """
         weights = nominal_weights(self._plan)[part][attackers]
         if self._crafting is not None:
@@ -223,7 +239,10 @@ class Submissions:
         return replaced[None]
 
     def _check_may_quarantine(self, part: ParticipantRows, quarantined: Tensor) -> None:
-        """Raise `RunError` in a round without attack: no ledger would say whose update counts as zero."""
+        """Raise `RunError` in a round without attack.
+
+        No ledger would say whose update counts as zero.
+        """
         plan = self._plan
         if plan.is_run:
             return
@@ -235,9 +254,9 @@ class Submissions:
 
 
 def nominal_weights(plan: RoundPlan) -> Tensor:
-    """Return the weights that attackers expect: those of a linear rule, else by sample counts.
+    """Return the weights that attackers expect.
 
-    The server's rate is a factor of them.
+    They are those of a linear rule, else those by sample counts. The server's rate is a factor of them.
     """
     rule = plan.server.aggregation[-1]
     optimiser = plan.server.optimiser
@@ -251,7 +270,10 @@ def nominal_weights(plan: RoundPlan) -> Tensor:
 def take_rows(
     trained: LocalUpdates, places: NDArray[np.int64], chosen: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], Tensor, BatchMeasurements]:
-    """Return places in the round, updates and measurements of the chosen participants of a part."""
+    """Return the rows of a part's chosen participants.
+
+    These are places in the round, updates and measurements.
+    """
     rows = np.flatnonzero(chosen)
     return places[rows], trained.updates[:, torch.from_numpy(rows)], trained.measurements.take(rows)
 

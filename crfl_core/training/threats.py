@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def rounds_to_resample(config: RunConfig, participation: Participation) -> tuple[int, ...]:
-    """Return the rounds whose model before noise is kept: those that certificates start from again, or all."""
+    """Return the rounds whose model before noise is kept.
+
+    These are the rounds that certificates start from again, or all rounds.
+    """
     if config.threat.rounds is not None:
         attacked = schedules.expand_rounds(config.threat.rounds, config.rounds)
     else:  # a round counts as attacked only if an attacker is drawn in it
@@ -39,7 +42,10 @@ def rounds_to_resample(config: RunConfig, participation: Participation) -> tuple
 
 
 def check_remote_threat(config: RunConfig, data: FederatedData) -> None:
-    """Raise `ConfigError` if clients are remote and the config states no threat, or an attack to simulate."""
+    """Raise `ConfigError` if remote clients come without a stated threat.
+
+    With remote clients a config must not have an attack to simulate.
+    """
     if data.complete:
         return
     if config.attack is not None:
@@ -68,7 +74,10 @@ def check_threat(config: RunConfig, clients: int) -> None:
 
 
 def prepare_attack(config: RunConfig, data: FederatedData, participation: Participation, streams: Streams) -> State:
-    """Return what the attack computes once, after its options were checked against the attackers' batches."""
+    """Return what the attack computes once, after its options were checked.
+
+    The options are checked against the attackers' batches.
+    """
     attack = config.attack
     if attack is None:
         return {}

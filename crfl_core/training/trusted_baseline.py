@@ -46,10 +46,11 @@ class LabelledSamples(NamedTuple):
 
 
 def score_trusted_samples(federation: Federation) -> TrustedScore | None:
-    """Train the run's model on all labelled samples that the server reserved, and score it on the clean test set.
+    """Score a model that is trained on the server's labelled samples.
 
-    The loss is the plain mean, with the L2 penalty of `reserve.weight_decay`, minimised by L-BFGS in double precision.
-    None if the server reserved no labelled samples.
+    The run's model is trained on all labelled samples that the server reserved, and scored on the clean test set. The
+    loss is the plain mean, with the L2 penalty of `reserve.weight_decay`, minimised by L-BFGS in double precision. None
+    if the server reserved no labelled samples.
     """
     own = labelled_samples(federation, federation.reserve)
     if own is None:
@@ -64,7 +65,7 @@ def score_trusted_samples(federation: Federation) -> TrustedScore | None:
 
 
 def train_start(federation: Federation) -> Start:
-    """Return the model that the server trains on its labelled samples before the first round.
+    """Return the start model that the server trains on labelled samples.
 
     It follows from these samples and the config alone; the facts have a digest of its parameters.
     """
@@ -75,7 +76,7 @@ def train_start(federation: Federation) -> Start:
 
 
 def check_start_samples(config: RunConfig) -> None:
-    """Raise `ConfigError` if the start is to be trained on samples that the server does not have."""
+    """Raise `ConfigError` if the server lacks samples for its start model."""
     if config.model.start == "reserve" and not config.reserve.labelled:
         raise ConfigError(
             "'reserve' is trained on labelled samples of the server, and there are none: set reserve.root or "
@@ -85,7 +86,10 @@ def check_start_samples(config: RunConfig) -> None:
 
 
 def labelled_samples(federation: Federation, names: Iterable[str]) -> LabelledSamples | None:
-    """Return the server's labelled samples in these sets; of a curator with a dataset of its own only inputs count."""
+    """Return the server's labelled samples in these sets.
+
+    A curator with a dataset of its own is left out: only its inputs count. None without such samples.
+    """
     wanted = federation.config.reserve.curator
     parts = [
         (map_inputs(federation.maps, kept.features) if name == "curator" else kept.features, kept.labels)
@@ -98,7 +102,7 @@ def labelled_samples(federation: Federation, names: Iterable[str]) -> LabelledSa
 
 
 def minimise_loss(federation: Federation, own: LabelledSamples) -> Tensor:
-    """Return the parameters (P,) that L-BFGS reaches from the start of the model."""
+    """Return the parameters (P,) that L-BFGS reaches from the model's start."""
     from scipy.optimize import minimize  # which a run without reserved samples does not wait for
 
     model = federation.new_model()

@@ -9,5 +9,8 @@ Array = NDArray[np.float64]
 
 
 def floats(*values: ArrayLike) -> tuple[Array, ...]:
-    """Convert the arguments to float64 arrays, without a copy if they already are."""
+    """Convert the arguments to float64 arrays.
+
+    Arrays that are float64 already are not copied.
+    """
     return tuple(np.asarray(value, np.float64) for value in values)

@@ -22,7 +22,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a function of scipy.special when it is first used, and keep it."""
+    """Import a function of scipy.special on its first use, and keep it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from scipy import special

@@ -18,11 +18,12 @@ ROWS_AT_ONCE = 4096
 
 
 def trigger_radius(votes: ArrayLike, distances: ArrayLike, classes: int, clients: int) -> Array:
-    """Return the largest norm of a trigger at which `clients` malicious clients cannot change the winner, (m,).
+    """Return the largest trigger norm at which the winner stays, (m,).
 
-    NaN where the clients alone may change it; `inf` where no trigger can. Let T be the groups with a distance of at
-    most rho, A the winner, n_c the votes for c, and v_gc what a changed vote of group g takes from the lead over c: 2
-    if it was for A, 0 if it was for c, else 1. The winner stays if, for every c other than A,
+    Besides the trigger, `clients` malicious clients may attack. NaN where the clients alone may change it; `inf` where
+    no trigger can. Let T be the groups with a distance of at most rho, A the winner, n_c the votes for c, and v_gc what
+    a changed vote of group g takes from the lead over c: 2 if it was for A, 0 if it was for c, else 1. The winner stays
+    if, for every c other than A,
 
         n_A - n_c - [c < A] - sum_{g in T} v_gc  >=  the sum of the `clients` largest v_gc with g not in T.
 

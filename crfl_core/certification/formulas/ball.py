@@ -73,9 +73,9 @@ def ball_room(
 def ball_smoothness(
     limit: ArrayLike, gradient_bound: ArrayLike, weight_decay: ArrayLike, input_bound: ArrayLike, classes: int
 ) -> Array:
-    """Return the smoothness of losses inside the ball, at most `L / 2`.
+    """Return the smoothness of losses inside the ball.
 
-    `L h(B kappa / lambda)`, the `smoothness` of `largest_rate`.
+    It is at most `L / 2`, and equal to `L h(B kappa / lambda)`, the `smoothness` of `largest_rate`.
 
     >>> ball_smoothness(0.0526, 0.1578, 0.5, 1.0, classes=10).round(6)
     np.float64(0.007058)
@@ -85,7 +85,10 @@ def ball_smoothness(
 
 
 def _turning_point(limit: Array, decay: Array, bound: Array, classes: int) -> Array:
-    """Return kappa where `(L / lambda) h = 1`: infinite if h stays smaller, 0 if it starts there."""
+    """Return kappa where `(L / lambda) h = 1`.
+
+    It is infinite if h stays smaller, and 0 if it starts there.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = limit / decay - 1.0
         reach = np.log((classes - 1.0) / ratio) / _growth(classes)
@@ -111,13 +114,16 @@ def _integral(reach: Array, classes: int) -> Array:
 
 
 def _slope(reach: Array, classes: int) -> Array:
-    """Return a bound on the norm of `diag P - P P^T` for logits of norm a.
+    """Return a bound on the norm of `diag P - P P^T`.
 
-    `h(a) = min(1/2, 1 / (1 + (C - 1) exp(-s a)))`.
+    The logits have norm a, and the bound is `h(a) = min(1/2, 1 / (1 + (C - 1) exp(-s a)))`.
     """
     return np.minimum(0.5, 1.0 / (1.0 + (classes - 1.0) * np.exp(-_growth(classes) * reach)))
 
 
 def _growth(classes: int) -> float:
-    """Return `s = sqrt(C / (C - 1))`: how fast one logit can leave the mean of the others."""
+    """Return `s = sqrt(C / (C - 1))`.
+
+    It says how fast one logit can leave the mean of the others.
+    """
     return math.sqrt(classes / (classes - 1.0))

@@ -40,7 +40,7 @@ def tradeoff_budget(drifts: ArrayLike, noise_stds: ArrayLike, lipschitz: ArrayLi
 
 
 def budget_per_unit_drift(noise_stds: ArrayLike, lipschitz: ArrayLike) -> Array:
-    """Return the trade-off budget of a unit drift in round t alone, for every t.
+    """Return the trade-off budget of a unit drift in each single round.
 
     A single attack of drift D costs D times as much.
     Without contraction `1 / sqrt(sum_{r >= t} s_r^2)`. Infinite where no noise follows, 0 where a later round forgets

@@ -106,10 +106,10 @@ def _sorted_leads(
 
 
 def collective_count(leads: Leads, attackers: int) -> CollectiveCount:
-    """Return how many samples stay right at least if `attackers` units are corrupted, whichever these are.
+    """Return how many samples stay right if `attackers` units are corrupted.
 
-    It enumerates the sets of units if there are at most `MOST_SETS` of them, else it bounds their effect by a verified
-    solution of a linear programme.
+    At least so many stay right, whichever units these are. It enumerates the sets of units if there are at most
+    `MOST_SETS` of them, else it bounds their effect by a verified solution of a linear programme.
 
     >>> leads = plurality_leads([[0, 0, 0, 1], [1, 1, 1, 0], [0, 0, 0, 0]], [0, 1, 0], 2, np.eye(4))
     >>> collective_count(leads, 0), collective_count(leads, 1)
@@ -133,9 +133,10 @@ def collective_count(leads: Leads, attackers: int) -> CollectiveCount:
 
 
 def _most_lost(leads: Leads, number: int) -> int:
-    """Return the largest number of samples that a set of units overturns, by trying all sets.
+    """Return the most samples that any set of units overturns.
 
-    Losses of sets are added up from tables of the losses of up to `PART` units, a block of votes at a time.
+    It tries all sets. Losses of sets are added up from tables of the losses of up to `PART` units, a block of votes at
+    a time.
     """
     units = leads.losses.shape[1]
     total = math.comb(units, number)
@@ -154,7 +155,10 @@ def _most_lost(leads: Leads, number: int) -> int:
 
 
 def _set_places(sets: NDArray[np.int64], units: int) -> NDArray[np.int64]:
-    """Return the place of each set, (k, size) ascending, among all sets of that size in lexicographic order."""
+    """Return each set's place among all sets of its size.
+
+    Sets are (k, size), ascending. All sets of that size are in lexicographic order.
+    """
     size = sets.shape[1]
     every = np.array(list(combinations(range(units), size)), np.int64)
     powers = units ** np.arange(size - 1, -1, -1)
@@ -172,7 +176,10 @@ def _set_losses(leads: Leads, size: int) -> Array:
 
 
 def _blocks_of_votes(leads: Leads) -> Iterator[Leads]:
-    """Yield the leads of some votes at a time, whose tables fit into a cache."""
+    """Yield the leads of some votes at a time.
+
+    Their tables fit into a cache.
+    """
     for first in range(0, len(leads.samples), VOTES_AT_ONCE):
         rows = slice(*np.searchsorted(leads.vote, [first, first + VOTES_AT_ONCE]))
         samples = leads.samples[first : first + VOTES_AT_ONCE]
@@ -180,7 +187,10 @@ def _blocks_of_votes(leads: Leads) -> Iterator[Leads]:
 
 
 def _lost_by_set(tables: list[NDArray[Any]], places: list[NDArray[np.int64]], leads: Leads) -> NDArray[np.int64]:
-    """Return how many samples each set of units overturns; a set is the union of parts at places in the tables."""
+    """Return how many samples each set of units overturns.
+
+    A set is the union of parts at places in the tables.
+    """
     lost = np.zeros(len(places[0]), np.int64)
     room = leads.room.astype(tables[0].dtype)
     # Votes with most pairs come first; so the second, third, ... pairs are those of the first votes.
@@ -206,10 +216,11 @@ def _lost_by_set(tables: list[NDArray[Any]], places: list[NDArray[np.int64]], le
 
 
 def _bound_lost(leads: Leads, number: int) -> int | None:
-    """Bound the number of samples that any set of units overturns; None if the linear programme is too large.
+    """Bound the number of samples that any set of units overturns.
 
-    For every pair k of a vote with w samples let `y_k >= 0` and `a_kg = min(loss_kg, room_k + 1) / (room_k + 1)`. If S
-    overturns a vote, then at some pair k of it `sum_S a_kg >= 1`, so w is at most `(w - y_k)^+ + y_k sum_S a_kg`, and
+    None if the linear programme is too large. For every pair k of a vote with w samples let `y_k >= 0` and
+    `a_kg = min(loss_kg, room_k + 1) / (room_k + 1)`. If S overturns a vote, then at some pair k of it
+    `sum_S a_kg >= 1`, so w is at most `(w - y_k)^+ + y_k sum_S a_kg`, and
 
         lost(S)  <=  sum over votes of max_k (w - y_k)^+  +  the largest `number` of  b_g = sum_k a_kg y_k.
 
@@ -233,7 +244,10 @@ def _bound_lost(leads: Leads, number: int) -> int | None:
 
 
 def _dual_multipliers(shares: Array, leads: Leads, number: int) -> Array | None:
-    """Solve the linear programme that lets units attack in parts; return the multipliers of its pairs."""
+    """Solve the linear programme that lets units attack in parts.
+
+    Return the multipliers of its pairs.
+    """
     from scipy.optimize import linprog  # slow to import
     from scipy.sparse import bmat, csr_matrix, identity
 

@@ -41,9 +41,10 @@ class Duels(NamedTuple):
 
 
 def class_ranks(scores: ArrayLike) -> Ranks:
-    """Rank the classes by their scores, (..., C): 0 for the highest score; of equal ones the lower class comes first.
+    """Rank the classes by their scores, (..., C).
 
-    A score that is not a number counts as infinite.
+    The highest score has rank 0. Of equal scores the lower class comes first. A score that is not a number counts as
+    infinite.
 
     >>> class_ranks([[0.1, 0.7, 0.1], [2.0, float("nan"), 3.0]])
     array([[1, 0, 2],
@@ -57,11 +58,11 @@ def class_ranks(scores: ArrayLike) -> Ranks:
 
 
 def condorcet_vote(ranks: ArrayLike, weights: ArrayLike = 1) -> CondorcetVote:
-    """Return the class that beats all others in pairs; where there is none, the one with most first places.
+    """Return the class that beats all others in pairs.
 
-    `weights` (G,) are whole numbers, fixed and public before training. One pass over the classes leaves the only
-    candidate: it goes from the lowest class to the next one that beats it, and a class that beats all others is never
-    passed over.
+    Where no class does, the class with most first places wins. `weights` (G,) are whole numbers, fixed and public
+    before training. One pass over the classes leaves the only candidate: it goes from the lowest class to the next one
+    that beats it, and a class that beats all others is never passed over.
 
     >>> condorcet_vote([[[0, 1, 2], [0, 1, 2], [1, 0, 2], [2, 0, 1], [2, 1, 0]]])
     CondorcetVote(winner=array([1]), decided=array([ True]))
@@ -89,7 +90,10 @@ def condorcet_vote(ranks: ArrayLike, weights: ArrayLike = 1) -> CondorcetVote:
 
 
 def condorcet_shares(ranks: ArrayLike, weights: ArrayLike = 1) -> Array:
-    """Return the share of votes that rank the winner before the class that comes closest to beating it, (m,).
+    """Return the winner's smallest share in a duel, (m,).
+
+    The share is that of the votes that rank the winner before a rival. The rival is the class that comes closest to
+    beating it.
 
     >>> condorcet_shares([[[0, 1, 2], [0, 1, 2], [1, 0, 2], [2, 0, 1], [2, 1, 0]]])
     array([0.6])
@@ -142,11 +146,12 @@ def condorcet_radius(ranks: ArrayLike, members: ArrayLike, weights: ArrayLike = 
 
 
 def condorcet_cost_radius(ranks: ArrayLike, costs: ArrayLike) -> Array:
-    """Return how many clients a vote by pairs tolerates if a group's preference costs them `costs`, (m, G) or (G,).
+    """Return how many clients a vote by pairs tolerates, given costs.
 
-    `costs` bounds from below how many clients it takes until a group that ranks the winner A before another class does
-    so no longer. A stops beating c when `h_c = floor((M(A, c) - [c < A]) / 2) + 1` of these groups change, so with the
-    prefix sums P_c of their costs in increasing order
+    A group's preference costs the clients `costs`, (m, G) or (G,). `costs` bounds from below how many clients it takes
+    until a group that ranks the winner A before another class does so no longer. A stops beating c when
+    `h_c = floor((M(A, c) - [c < A]) / 2) + 1` of these groups change, so with the prefix sums P_c of their costs in
+    increasing order
 
         R* = min over c of  P_c[h_c]  -  1.
 
@@ -173,11 +178,11 @@ def condorcet_cost_radius(ranks: ArrayLike, costs: ArrayLike) -> Array:
 
 
 def condorcet_leads(ranks: ArrayLike, labels: ArrayLike, members: ArrayLike, weights: ArrayLike = 1) -> Leads:
-    """Return the leads of a vote by pairs, from which `collective_count` bounds the right samples from below.
+    """Return the leads of a vote by pairs.
 
-    `labels` (m,) are the true classes and `members` (G, U) says which groups each unit reaches. A unit takes
-    `2 sum_g v_g [g ranks A before c]` of the lead over c, which can spare `M(A, c) - [c < A]`. Right samples without a
-    class that beats all others are lost to one attacker.
+    From these `collective_count` bounds the right samples from below. `labels` (m,) are the true classes and `members`
+    (G, U) says which groups each unit reaches. A unit takes `2 sum_g v_g [g ranks A before c]` of the lead over c,
+    which can spare `M(A, c) - [c < A]`. Right samples without a class that beats all others are lost to one attacker.
     """
     places = _ranks(ranks)
     groups, classes = places.shape[1:]
@@ -203,9 +208,10 @@ def condorcet_leads(ranks: ArrayLike, labels: ArrayLike, members: ArrayLike, wei
 def _distinct_votes(
     places: Ranks, winner: NDArray[np.int64], chosen: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return one of the chosen samples for every distinct set of duels of the winner, and how many are like it.
+    """Return one chosen sample for every distinct set of duels.
 
-    The set tells which class the winner is: the only one that no group ranks behind it.
+    The duels are the winner's. Return also how many samples are like it. The set tells which class the winner is: the
+    only one that no group ranks behind it.
     """
     groups, classes = places.shape[1:]
     keys = np.empty((len(chosen), -(-groups * classes // 8)), np.uint8)
@@ -218,7 +224,10 @@ def _distinct_votes(
 
 
 def _duels(places: Ranks, winner: NDArray[np.int64], weight: Array) -> Iterator[Duels]:
-    """Yield the duels of the winner with every class; with itself it is preferred by none, and its room is infinite."""
+    """Yield the duels of the winner with every class.
+
+    In the duel with itself no group prefers it, and its room is infinite.
+    """
     own = np.take_along_axis(places, winner[:, None, None], axis=2)[:, :, 0]
     for rival in range(places.shape[2]):
         prefers = own < places[:, :, rival]

@@ -29,7 +29,7 @@ class Bounds(NamedTuple):
 
     @property
     def abstains(self) -> NDArray[np.bool_]:
-        """Return where the vote is too close for a prediction: `p_a <= p_b`."""
+        """Return where the vote is too close to predict, `p_a <= p_b`."""
         return np.less_equal(self.p_a, self.p_b)
 
 
@@ -52,7 +52,9 @@ def hoeffding(counts: Counts, alpha: float) -> Bounds:
 
 
 def clopper_pearson_lower(successes: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
-    """Bound a probability from below by its successes; wrong with probability at most alpha.
+    """Bound a probability from below by its successes.
+
+    The bound is wrong with probability at most alpha.
 
     The probability at which this number of successes or more occurs with probability alpha; 0 for no success.
 
@@ -67,7 +69,9 @@ def clopper_pearson_lower(successes: ArrayLike, trials: ArrayLike, alpha: float)
 
 
 def clopper_pearson_upper(successes: ArrayLike, trials: ArrayLike, alpha: float) -> Array:
-    """Bound a probability from above by its successes; wrong with probability at most alpha.
+    """Bound a probability from above by its successes.
+
+    The bound is wrong with probability at most alpha.
 
     The probability at which this number of successes or fewer occurs with probability alpha; 1 if all succeed.
 
@@ -82,10 +86,10 @@ def clopper_pearson_upper(successes: ArrayLike, trials: ArrayLike, alpha: float)
 
 
 def two_stage(selection_counts: Counts, counts: Counts, alpha: float) -> Bounds:
-    """Select the class by some models, bound the probabilities by the votes of others.
+    """Select the class by some models, bound probabilities by others.
 
-    `p_A` is Clopper-Pearson at alpha/2, `p_B` the largest of the other C - 1 classes' at alpha / (2 (C - 1)), and at
-    most 1 - p_A.
+    The bounds come from the votes of the others. `p_A` is Clopper-Pearson at alpha/2, `p_B` the largest of the other C
+    - 1 classes' at alpha / (2 (C - 1)), and at most 1 - p_A.
 
     >>> two_stage(np.array([[90, 10, 0]]), np.array([[990, 6, 4]]), alpha=0.001).p_b.round(6)
     array([0.019888])
@@ -102,10 +106,11 @@ def two_stage(selection_counts: Counts, counts: Counts, alpha: float) -> Bounds:
 
 
 def one_stage(counts: Counts, alpha: float) -> Bounds:
-    """Select and bound by the same votes, with `p_B = 1 - p_A`: certain only if `p_A` is above 1/2.
+    """Select and bound by the same votes.
 
-    Clopper-Pearson at alpha/2, and no correction for the number of classes: votes cannot exceed one half for several
-    of them, and the probability of a wrong excess is convex below 1/2.
+    Here `p_B = 1 - p_A`, so the result is certain only if `p_A` is above 1/2. Clopper-Pearson at alpha/2, and no
+    correction for the number of classes: votes cannot exceed one half for several of them, and the probability of a
+    wrong excess is convex below 1/2.
 
     >>> one_stage(np.array([[1000, 0, 0]]), alpha=0.001).p_a.round(6)
     array([0.992428])
@@ -115,9 +120,10 @@ def one_stage(counts: Counts, alpha: float) -> Bounds:
 
 
 def one_stage_bonferroni(counts: Counts, alpha: float) -> Bounds:
-    """Select and bound by the same votes: both bounds hold for all C classes at once, at alpha / (2 C) each.
+    """Select and bound by the same votes, for all classes.
 
-    Certifies below one half, where `one_stage` cannot.
+    Both bounds hold for all C classes at once, at alpha / (2 C) each. Certifies below one half, where `one_stage`
+    cannot.
 
     >>> bounds = one_stage_bonferroni(np.array([[480, 300, 220]]), alpha=0.001)
     >>> bool(bounds.abstains[0]), bool(one_stage(np.array([[480, 300, 220]]), alpha=0.001).abstains[0])
@@ -132,5 +138,8 @@ def one_stage_bonferroni(counts: Counts, alpha: float) -> Bounds:
 
 
 def _inaccuracy(probability: Array, trials: Array) -> Array:
-    """Return the possible error of the inverse incomplete beta function; tests find a third of it."""
+    """Return the possible error of the inverse incomplete beta function.
+
+    Tests find a third of it.
+    """
     return UNIT_ROUNDOFF * (8.0 + (64.0 + trials / 64.0) * probability)

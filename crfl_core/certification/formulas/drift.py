@@ -35,9 +35,10 @@ def retention(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLik
 
 
 def effective_steps(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike) -> Array:
-    """Return how many undamped steps a constant push in every step amounts to.
+    """Return how many undamped steps a constant push amounts to.
 
-    `sum_s (1 - eta lambda)^(tau - 1 - s) = (1 - c) / (eta lambda)`, which is tau without weight decay.
+    The push comes in every step, and the result is `sum_s (1 - eta lambda)^(tau - 1 - s) = (1 - c) / (eta lambda)`,
+    which is tau without weight decay.
 
     >>> effective_steps(0.1, 10, [0.0, 0.01]).round(6)
     array([10.     ,  9.95512])
@@ -49,7 +50,7 @@ def effective_steps(learning_rate: ArrayLike, steps: ArrayLike, weight_decay: Ar
 
 
 def largest_rate(smoothness: ArrayLike, weight_decay: ArrayLike = 0.0) -> Array:
-    """Return the largest rate at which a step contracts by its weight decay.
+    """Return the largest rate at which a step contracts by its decay.
 
     `2 / (beta + 2 lambda)`, for a convex, beta-smooth loss.
     `smoothness` beta is that of the loss without its decay: `B^2 / 2`, with the batch-spectrum rule `L / 2`, with the
@@ -66,9 +67,9 @@ def largest_rate(smoothness: ArrayLike, weight_decay: ArrayLike = 0.0) -> Array:
 def residual_bound(
     gradient_bound: ArrayLike, learning_rate: ArrayLike, steps: ArrayLike, weight_decay: ArrayLike = 0.0
 ) -> Array:
-    """Bound the longest centred residual of steps with gradients of at most kappa.
+    """Bound the longest centred residual of local steps.
 
-    `U = kappa (1 - c) / lambda`.
+    Their gradients are at most kappa long, and the bound is `U = kappa (1 - c) / lambda`, or
     `eta tau kappa` without weight decay. kappa is `sqrt 2 B`, `spectrum_gradient_bound` or `ball_gradient_bound`.
 
     >>> residual_bound(0.324345, 1.0, 4, [0.0, 0.01]).round(6)
@@ -106,12 +107,12 @@ def update_bound(
 def worst_poisoned_share(
     poisoned: ArrayLike, batch_sizes: ArrayLike, steps_per_epoch: int, step_retention: float = 1.0
 ) -> Array:
-    """Return the largest `sum_s k_s / n_s` of `poisoned` samples, wherever they fall.
+    """Return the largest `sum_s k_s / n_s` of `poisoned` samples.
 
-    The answer is an array over `poisoned`.
-    `batch_sizes` are the n_s of a client's tau steps. Each epoch of `steps_per_epoch` steps shows every sample at most
-    once, so there `sum_s k_s <= q` and `k_s <= n_s`. With weight decay, `step_retention` = 1 - eta lambda weighs step
-    s by its power tau - 1 - s. A sample counts most in the smallest batches, so these are filled first.
+    It holds wherever the samples fall. The answer is an array over `poisoned`. `batch_sizes` are the n_s of a client's
+    tau steps. Each epoch of `steps_per_epoch` steps shows every sample at most once, so there `sum_s k_s <= q` and
+    `k_s <= n_s`. With weight decay, `step_retention` = 1 - eta lambda weighs step s by its power tau - 1 - s. A sample
+    counts most in the smallest batches, so these are filled first.
 
     A whole epoch of equal batches gives tau q / n, but a single batch of 60 can hold all 30 poisoned of 600 samples:
 
@@ -161,13 +162,13 @@ def scale_terms(weight: ArrayLike, scale: ArrayLike, clean_update_bound: ArrayLi
 
 
 def byzantine_terms(weight: ArrayLike, submitted_bound: ArrayLike, other_bound: ArrayLike) -> Array:
-    """Return the drift of an attacker that submits anything the server lets through.
+    """Return the drift of an attacker that submits anything allowed.
 
-    `p (C_u + V)`.
-    `submitted_bound` bounds what it submits in this run: the server's cap, or the smaller of the cap and the observed
-    norm if the statement is about this run only. `other_bound` is V, the longest that the other world may have in its
-    place: what honest training can reach, U, if that world is the clean one, the cap if it is any other attack. Both
-    must refer to the same vector, update or centred residual.
+    The server lets these submissions through. The drift is `p (C_u + V)`. `submitted_bound` bounds what it submits in
+    this run: the server's cap, or the smaller of the cap and the observed norm if the statement is about this run only.
+    `other_bound` is V, the longest that the other world may have in its place: what honest training can reach, U, if
+    that world is the clean one, the cap if it is any other attack. Both must refer to the same vector, update or
+    centred residual.
 
     >>> byzantine_terms(0.05, 0.0424264, 0.0424264).round(6)
     np.float64(0.004243)
@@ -180,10 +181,10 @@ def byzantine_terms(weight: ArrayLike, submitted_bound: ArrayLike, other_bound: 
 
 
 def worst_totals(terms: ArrayLike, *, clip_norm: ArrayLike = np.inf) -> Array:
-    """Return the drift of the 0, 1, ..., N worst attackers of the last axis, at most 2 rho.
+    """Return the drift of the 0, 1, ..., N worst attackers.
 
-    Both worlds' aggregates are clipped to the ball of radius `clip_norm`, so they are never further apart than its
-    diameter.
+    Attackers are the last axis. The drift is at most 2 rho. Both worlds' aggregates are clipped to the ball of radius
+    `clip_norm`, so they are never further apart than its diameter.
 
     >>> worst_totals([0.25, 0.5, 0.125])
     array([0.   , 0.5  , 0.75 , 0.875])
@@ -195,10 +196,11 @@ def worst_totals(terms: ArrayLike, *, clip_norm: ArrayLike = np.inf) -> Array:
 
 
 def variable_attackers_drift(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayLike = np.inf) -> Array:
-    """Return the drift of the 0, 1, ..., N worst attackers that may differ between rounds.
+    """Return the drift of the worst attackers, changing between rounds.
 
-    `terms` (rounds, clients) holds what each client costs in each attacked round, 0 where it takes no part; `fades`
-    (rounds,) what the rounds that follow leave of a drift. The worst clients of every round count, at most 2 rho_t.
+    The result is for the 0, 1, ..., N worst attackers. `terms` (rounds, clients) holds what each client costs in each
+    attacked round, 0 where it takes no part; `fades` (rounds,) what the rounds that follow leave of a drift. The worst
+    clients of every round count, at most 2 rho_t.
 
     >>> variable_attackers_drift([[0.5, 0.25], [0.125, 0.25]], [0.5, 1.0])
     array([0.  , 0.5 , 0.75])
@@ -209,11 +211,11 @@ def variable_attackers_drift(terms: ArrayLike, fades: ArrayLike, *, clip_norms: 
 
 
 def fixed_attackers_drift(terms: ArrayLike, fades: ArrayLike, *, clip_norms: ArrayLike = np.inf) -> Array:
-    """Return the drift of the 0, 1, ..., N worst attackers that stay the same in all rounds.
+    """Return the drift of the worst attackers, fixed in all rounds.
 
-    Arguments are those of `variable_attackers_drift`.
-    The clients with the largest `sum_t terms_t fade_t` count. Attackers that may change are no weaker, so their drift
-    is a bound as well; with clip norms neither is always the smaller one.
+    The result is for the 0, 1, ..., N worst attackers. Arguments are those of `variable_attackers_drift`. The clients
+    with the largest `sum_t terms_t fade_t` count. Attackers that may change are no weaker, so their drift is a bound as
+    well; with clip norms neither is always the smaller one.
 
     >>> fixed_attackers_drift([[0.5, 0.25], [0.125, 0.25]], [0.5, 1.0])
     array([0.   , 0.375, 0.75 ])

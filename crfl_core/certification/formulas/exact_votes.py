@@ -59,10 +59,10 @@ class ExactVotes(NamedTuple):
 
 
 def exact_votes(logits: ArrayLike, noise_stds: ArrayLike, relative_error: float = 1e-12) -> ExactVotes:
-    """Compute the class probabilities of a noisy linear model, for all m samples.
+    """Compute the class probabilities of a noisy linear model.
 
-    `logits` (m, C) are those without noise, `noise_stds` (m,) the std `sigma ||x~||` of the noise on each. Correct to
-    `relative_error` for gaps up to 40 noise stds, valid bounds beyond.
+    The result is for all m samples. `logits` (m, C) are those without noise, `noise_stds` (m,) the std `sigma ||x~||`
+    of the noise on each. Correct to `relative_error` for gaps up to 40 noise stds, valid bounds beyond.
 
     >>> votes = exact_votes([[1.0, 0.2, -0.5]], [0.5])
     >>> np.exp([votes.log_p_a[0], votes.log_rest[0], votes.log_p_b[0]]).round(9)
@@ -184,7 +184,10 @@ class _TailTable:
             self.coefficients.append(hermite * scaled)
 
     def reader(self, first: int, length: int) -> Callable[[Array], Array]:
-        """Return a function that reads `Q(v + g)` for gaps (n,) on `length` grid points from `first`."""
+        """Return a function that reads `Q(v + g)` for gaps (n,).
+
+        It reads `length` grid points from `first`.
+        """
         windows = [sliding_window_view(values, length, axis=1) for values in self.coefficients]
 
         def read(gaps: Array) -> Array:
@@ -203,7 +206,10 @@ class _TailTable:
 
 
 def _highest_mode(classes: int) -> float:
-    """Bound the mode of every integrand: the solution of `v = (C - 1) phi(v) / Phi(v)`, rounded up."""
+    """Bound the mode of every integrand.
+
+    It is the solution of `v = (C - 1) phi(v) / Phi(v)`, rounded up.
+    """
     low = 0.0
     high = math.sqrt(2.0 * math.log(classes)) + 1.0
     while high - low > 1e-3:

@@ -24,11 +24,10 @@ VOTES_AT_ONCE = 1 << 20
 
 
 def vote_counts(votes: ArrayLike, classes: int, weights: ArrayLike = 1) -> NDArray[np.int64]:
-    """Count the groups that vote for each class, (m, C); `argmax` is the winner.
+    """Count the groups that vote for each class, (m, C).
 
-    With `weights` (G,), add up the weights of the groups.
-    Weights are whole numbers of at least 0 that are fixed and public before training; sample counts that clients report
-    are not.
+    `argmax` is the winner. With `weights` (G,), add up the weights of the groups. Weights are whole numbers of at least
+    0 that are fixed and public before training; sample counts that clients report are not.
 
     >>> vote_counts([[0, 2, 2], [1, 1, 1]], classes=3)
     array([[1, 0, 2],
@@ -44,10 +43,11 @@ def vote_counts(votes: ArrayLike, classes: int, weights: ArrayLike = 1) -> NDArr
 
 
 def certified_groups(counts: ArrayLike) -> Array:
-    """`R* = floor((n_A - max_{c != A} (n_c + [c < A])) / 2)`: how many groups may be reached: one by each attacker.
+    """Return how many groups may be reached, one by each attacker.
 
-    `counts` is (..., C). A client reaches one group, and a vote that changes narrows a lead by at most 2; a class below
-    the winner needs a tie only. Exact: one more reached group can be enough.
+    This is `R* = floor((n_A - max_{c != A} (n_c + [c < A])) / 2)`. `counts` is (..., C). A client reaches one group,
+    and a vote that changes narrows a lead by at most 2; a class below the winner needs a tie only. Exact: one more
+    reached group can be enough.
 
     >>> certified_groups([[0, 12, 3, 5], [7, 0, 8, 5]])
     array([3., 0.])
@@ -62,11 +62,12 @@ def certified_groups(counts: ArrayLike) -> Array:
 
 
 def weighted_group_radius(votes: ArrayLike, classes: int, weights: ArrayLike, reachable: ArrayLike = True) -> Array:
-    """Return how many clients a vote with fixed public `weights` (G,) tolerates, exactly.
+    """Return how many clients a weighted vote tolerates, exactly.
 
-    Attackers take the groups that move the lead over a class c most: `2 v_g` where g votes for the winner, `v_g` where
-    it votes for a third class, nothing where it votes for c. `reachable` (G,) says which groups have a client that may
-    attack, if the threat names candidates; `inf` if all of these together change nothing.
+    The `weights` (G,) are fixed and public. Attackers take the groups that move the lead over a class c most: `2 v_g`
+    where g votes for the winner, `v_g` where it votes for a third class, nothing where it votes for c. `reachable` (G,)
+    says which groups have a client that may attack, if the threat names candidates; `inf` if all of these together
+    change nothing.
 
     >>> weighted_group_radius([[1, 1, 1, 0], [1, 0, 1, 0]], 2, [3, 3, 2, 1])
     array([1., 0.])
@@ -93,12 +94,11 @@ def weighted_group_radius(votes: ArrayLike, classes: int, weights: ArrayLike, re
 
 
 def group_costs(certified: ArrayLike, members: ArrayLike) -> Array:
-    """Return how many clients it takes to change each group's vote, (m, G) or broadcast.
+    """Return how many clients it takes to change each group's vote.
 
-    `k_g = r_g + 1`.
-    `certified` is how many attackers among its own members the group's prediction stands, r_g (NaN or 0: none),
-    `members` how many clients of the group may attack: all of them, or the candidates that the threat names. Infinite
-    where these are too few.
+    The costs are (m, G) or broadcast, `k_g = r_g + 1`. `certified` is how many attackers among its own members the
+    group's prediction stands, r_g (NaN or 0: none), `members` how many clients of the group may attack: all of them, or
+    the candidates that the threat names. Infinite where these are too few.
 
     >>> group_costs([2, 0, np.nan, 3, 0], [3, 3, 3, 3, 0])
     array([ 3.,  1.,  1., inf, inf])
@@ -109,12 +109,12 @@ def group_costs(certified: ArrayLike, members: ArrayLike) -> Array:
 
 
 def group_radius(votes: ArrayLike, classes: int, costs: ArrayLike) -> Array:
-    """Return how many clients may attack if a group's vote costs them `costs`.
+    """Return how many clients may attack, given the groups' costs.
 
-    `costs` are (m, G), or (G,) for all samples.
-    For every class c other than the winner, the lead is gone after `D_c = n_A - n_c + 1 - [c < A]` votes. A group that
-    votes for the winner and changes to c takes two of them, one that votes for a third class takes one. With the prefix
-    sums PA and PO_c of both kinds' costs, in increasing order,
+    A group's vote costs the attackers its entry of `costs`. `costs` are (m, G), or (G,) for all samples. For every
+    class c other than the winner, the lead is gone after `D_c = n_A - n_c + 1 - [c < A]` votes. A group that votes for
+    the winner and changes to c takes two of them, one that votes for a third class takes one. With the prefix sums PA
+    and PO_c of both kinds' costs, in increasing order,
 
         cost_c = min_j  PA[j] + PO_c[max(0, D_c - 2 j)],      R* = min_c cost_c - 1.
 
@@ -148,7 +148,10 @@ def group_radius(votes: ArrayLike, classes: int, costs: ArrayLike) -> Array:
 
 
 def _prefix_sums(costs: Array, chosen: NDArray[np.bool_]) -> Array:
-    """Return the cost of the cheapest 0, 1, ..., G + 1 chosen groups; infinite beyond their number."""
+    """Return the prefix sums of the chosen groups' costs, in increasing order.
+
+    They are the costs of the cheapest 0, 1, ..., G + 1 chosen groups, infinite beyond their number.
+    """
     ordered = np.sort(np.where(chosen, costs, np.inf), axis=1)
     return np.pad(ordered, ((0, 0), (1, 1)), constant_values=((0.0, 0.0), (0.0, np.inf))).cumsum(axis=1)
 
@@ -175,10 +178,10 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[slice]:
 
 
 def membership_radius(votes: ArrayLike, classes: int, members: ArrayLike, weights: ArrayLike = 1) -> Array:
-    """Return how many clients a vote tolerates if a client may be in several groups.
+    """Return how many clients a vote tolerates in overlapping groups.
 
-    `members` is (G, N): whether each of the N clients that may attack is in each group, fixed before training. A client
-    can reach all of its groups, and so lowers the lead over a class c by at most
+    A client may be in several groups. `members` is (G, N): whether each of the N clients that may attack is in each
+    group, fixed before training. A client can reach all of its groups, and so lowers the lead over a class c by at most
 
         delta_c(i) = sum over the groups g of client i of  v_g ([g votes A] + [g does not vote c]),
 
@@ -214,11 +217,12 @@ def membership_radius(votes: ArrayLike, classes: int, members: ArrayLike, weight
 
 
 def ensemble_count(p_a: ArrayLike, p_b: ArrayLike, clients: int, subset: int) -> Array:
-    """Return the largest number m of clients that cannot change the ensemble's prediction.
+    """Return how many clients cannot change the ensemble's prediction.
 
-    `p_a` bounds from below the probability that the model of a random subset votes for the predicted class, `p_b` that
-    of any other class from above, over the draw of the subset and of everything else that is random in its training;
-    `subset` is k. Only a subset that holds one of the m clients can change its vote, so m is certified if
+    The result is the largest such number m. `p_a` bounds from below the probability that the model of a random subset
+    votes for the predicted class, `p_b` that of any other class from above, over the draw of the subset and of
+    everything else that is random in its training; `subset` is k. Only a subset that holds one of the m clients can
+    change its vote, so m is certified if
 
         p_A - p_B > 2 - 2 binom(n - m, k) / binom(n, k).
 

@@ -39,8 +39,9 @@ FINE_BUDGETS = 256
 
 
 def log_theta(log_gamma: ArrayLike, distance: ArrayLike) -> Array:
-    """Return log theta, `E_gamma` of two unit Gaussians at distance r, rounded up a little.
+    """Return log theta, rounded up a little.
 
+    theta is `E_gamma` of two unit Gaussians at distance r,
     `theta = Phi(r/2 - log(gamma)/r) - gamma Phi(-r/2 - log(gamma)/r)`, also where it underflows. With
     `a = log(gamma)/r - r/2`, `b = a + r` and Mills' ratio M this is `phi(a) (M(a) - M(b))`: gamma has cancelled.
 
@@ -96,11 +97,12 @@ def log_divergence(log_gamma: ArrayLike, budget: ArrayLike, diameters: ArrayLike
 def hockey_stick_threshold(
     p_a: ArrayLike, p_b: ArrayLike, diameters: ArrayLike, largest_budget: float = np.inf
 ) -> Array:
-    """Return the largest certified budget mu of the attacked round, for many votes at once.
+    """Return the largest certified budget mu of the attacked round.
 
-    At least `gaussian_threshold`, which ignores contraction; infinite where `largest_budget` (the diameter of the
-    attacked round's own clip) is certified, that is any attack; 0 where `p_a <= p_b`. Every finite value
-    above the Gaussian one comes from a table of budgets and was certified itself.
+    It answers for many votes at once. The budget is at least `gaussian_threshold`, which ignores contraction. It is
+    infinite where `largest_budget` (the diameter of the attacked round's own clip) is certified, that is any attack,
+    and 0 where `p_a <= p_b`. Every finite value above the Gaussian one comes from a table of budgets and was certified
+    itself.
 
     >>> hockey_stick_threshold([0.7, 0.7, 0.7], 0.1, np.full(5, 6.0)).round(2)
     array([0.92, 0.92, 0.92])
@@ -132,7 +134,10 @@ def _last_certified(p_a: Array, p_b: Array, diameters: ArrayLike, budgets: Array
 
 
 def _refined(budgets: Array, places: NDArray[np.int64]) -> Array:
-    """Place more budgets between the same ends: half near the votes, half evenly."""
+    """Place more budgets between the same ends.
+
+    Half of them are near the votes, half are spread evenly.
+    """
     cells = len(budgets) - 1
     votes = np.bincount(np.clip(places, 0, cells - 1), minlength=cells) / len(places)
     share = np.append(0.0, np.cumsum(0.5 * votes + 0.5 / cells))
@@ -168,7 +173,10 @@ class _VoteTable:
             self.gained_slope[row] = inverse[choice]
 
     def last_certified(self, p_a: Array, p_b: Array) -> NDArray[np.int64]:
-        """Find a certified row with an uncertified successor, by bisection; -1 if there is none."""
+        """Find a certified row with an uncertified successor, by bisection.
+
+        It is -1 if there is none.
+        """
         low = np.full(len(p_a), -1)
         high = np.full(len(p_a), len(self.kept))
         column_a = _nearest_quantile(p_a)
@@ -193,5 +201,8 @@ def _nearest_quantile(p: Array) -> NDArray[np.int64]:
 
 
 def _mills(x: Array) -> Array:
-    """Return Mills' ratio `(1 - Phi(x)) / phi(x)`, for x above about -35."""
+    """Return Mills' ratio `(1 - Phi(x)) / phi(x)`.
+
+    It is for x above about -35.
+    """
     return math.sqrt(math.pi / 2.0) * special.erfcx(x / math.sqrt(2.0))

@@ -38,12 +38,13 @@ def equal_influence_start(smoothness: ArrayLike, weight_decay: ArrayLike, steps:
 def equal_influence_rates(
     rounds: int, steps: ArrayLike, weight_decay: ArrayLike, start: float, largest: ArrayLike = np.inf
 ) -> Array:
-    """Return rates that give all rounds the same influence on the final model.
+    """Return rates for equal influence of all rounds.
 
-    `eta_t = (1 - c_t^(1/tau)) / lambda` with `c_t = (t + t0 - 1) / (t + t0)`.
-    (rounds,), or (rounds, clients) if `steps` or decays are one for each client: a client with more steps takes smaller
-    ones, so that all of a round keep the same share c_t. `start` is t0, from `equal_influence_start`, or larger for
-    smaller rates. No rate is above the `largest_rate`, if `largest` gives it, not even by rounding.
+    The influence is that on the final model, and the rates are `eta_t = (1 - c_t^(1/tau)) / lambda` with
+    `c_t = (t + t0 - 1) / (t + t0)`. (rounds,), or (rounds, clients) if `steps` or decays are one for each client: a
+    client with more steps takes smaller ones, so that all of a round keep the same share c_t. `start` is t0, from
+    `equal_influence_start`, or larger for smaller rates. No rate is above the `largest_rate`, if `largest` gives it,
+    not even by rounding.
 
     >>> equal_influence_rates(3, 1, 0.01, start=4.0).round(6)
     array([20.      , 16.666667, 14.285714])
@@ -62,9 +63,10 @@ def equal_influence_rates(
 def equal_influence_drift(
     weight: ArrayLike, gradient_bound: ArrayLike, weight_decay: ArrayLike, rounds: int, start: float
 ) -> Array:
-    """Return the drift of capped attackers of weight q in any one round, `2 q kappa / (lambda (T + t0))`.
+    """Return the drift of capped attackers in any one round.
 
-    In several rounds, q is the sum of their weights over the rounds. `gradient_bound` is kappa, see `residual_bound`.
+    It is `2 q kappa / (lambda (T + t0))` for attackers of weight q. In several rounds, q is the sum of their weights
+    over the rounds. `gradient_bound` is kappa, see `residual_bound`.
 
     >>> equal_influence_drift(1.0, 0.324345494804537, 0.003, rounds=300, start=4.38333333333333).round(9)
     np.float64(0.710388205)
@@ -74,7 +76,7 @@ def equal_influence_drift(
 
 
 def worst_rounds(drifts: ArrayLike, count: int) -> Array:
-    """Return the largest sum of `count` of the drifts along the first axis.
+    """Return the largest sum of `count` drifts along the first axis.
 
     That is what attacks in `count` unknown rounds cost.
     Each drift is faded to the end of the run. One round: the largest; as many as there are: all of them.
@@ -92,13 +94,13 @@ def worst_rounds(drifts: ArrayLike, count: int) -> Array:
 def unknown_rounds_drift(
     terms: ArrayLike, fades: ArrayLike, count: int, *, clip_norms: ArrayLike = np.inf, lasting: bool = True
 ) -> Array:
-    """Return the drift of the 0, 1, ..., N worst clients in at most `count` unknown rounds.
+    """Return the drift of the worst clients in unknown rounds.
 
-    `terms` (rounds, clients), `fades` (rounds,) and `clip_norms` are those of `variable_attackers_drift`, for all
-    rounds of the run. Attackers who may be others in every round cost the worst `count` rounds of the worst clients in
-    each. Those who stay the same (`lasting`) cost no more than that, nor more than the worst clients by the sum of
-    their own worst rounds: the smaller bound counts. It is exact for one round, and without clip norms for all
-    rounds.
+    The result is for the 0, 1, ..., N worst clients in at most `count` rounds. `terms` (rounds, clients), `fades`
+    (rounds,) and `clip_norms` are those of `variable_attackers_drift`, for all rounds of the run. Attackers who may be
+    others in every round cost the worst `count` rounds of the worst clients in each. Those who stay the same
+    (`lasting`) cost no more than that, nor more than the worst clients by the sum of their own worst rounds: the
+    smaller bound counts. It is exact for one round, and without clip norms for all rounds.
 
     >>> unknown_rounds_drift([[0.5, 0.25], [0.125, 0.5]], [1.0, 1.0], 1)
     array([0.  , 0.5 , 0.75])

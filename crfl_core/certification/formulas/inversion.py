@@ -53,10 +53,10 @@ def feature_radius(drift: ArrayLike, total_drift: Callable[[Array], Array]) -> A
 
 
 def sample_ratio(drift: ArrayLike, total_drift: Callable[[Array], Array]) -> Array:
-    """Return the largest poisoned share q/n, at most 1, with `total_drift(share) <= D`.
+    """Return the largest poisoned share with `total_drift(share) <= D`.
 
-    The same share in every batch, or whole epochs of equal batches; for other schedules see `sample_count`. NaN if
-    attackers exceed D without any poison. Rounded down.
+    The share q/n is at most 1. It is the same in every batch, or that of whole epochs of equal batches; for other
+    schedules see `sample_count`. NaN if attackers exceed D without any poison. Rounded down.
 
     >>> sample_ratio([0.01, 0.1, 0.001], lambda share: 0.005 + 0.05 * share).round(9)
     array([0.1, 1. , nan])
@@ -65,10 +65,10 @@ def sample_ratio(drift: ArrayLike, total_drift: Callable[[Array], Array]) -> Arr
 
 
 def sample_count(drift: ArrayLike, costs: ArrayLike) -> Array:
-    """Return the largest number q of poisoned samples per attacker with `costs[q] <= D`.
+    """Return the largest poisoned count per attacker with `costs[q] <= D`.
 
-    `costs` is the drift for q = 0, 1, ..., from `worst_poisoned_share` over the actual schedule. NaN if not even
-    `costs[0]` fits; the end of the table if all of it does.
+    The count is q. `costs` is the drift for q = 0, 1, ..., from `worst_poisoned_share` over the actual schedule. NaN if
+    not even `costs[0]` fits; the end of the table if all of it does.
 
     >>> sample_count([0.0, 0.25, 9.0, -1.0], [0.0, 0.1, 0.2, 0.3])
     array([ 0.,  2.,  3., nan])

@@ -30,9 +30,9 @@ def kl_budget(p_a: ArrayLike, p_b: ArrayLike) -> Array:
 
 
 def gradient_lipschitz(clip_norm: float) -> float:
-    """Return the paper's `L_Z = sqrt(2 + 2 rho + rho^2)` (Lemma 1).
+    """Return the paper's `L_Z = sqrt(2 + 2 rho + rho^2)`.
 
-    It is true for inputs of norm at most 2, false beyond.
+    This is Lemma 1. It is true for inputs of norm at most 2, false beyond.
 
     >>> round(gradient_lipschitz(3.0), 12)
     4.123105625618
@@ -41,11 +41,11 @@ def gradient_lipschitz(clip_norm: float) -> float:
 
 
 def log_contraction(clip_norms: ArrayLike, noise_stds: ArrayLike) -> float:
-    """Return the log of the contraction by the rounds after the attack; 0 for none.
+    """Return the log of the contraction after the attack.
 
-    `sum_t log(2 Phi(rho_t / sigma_t) - 1)`.
-    `2 Phi(x) - 1 = erf(x / sqrt 2)`, as `1 - erfc(x / sqrt 2)` where it is close to 1, so the sum stays exact where
-    the factor rounds to 1. A round without noise contracts nothing: its factor is 1.
+    It comes from the rounds after the attack, 0 for none. It is `sum_t log(2 Phi(rho_t / sigma_t) - 1)`.
+    `2 Phi(x) - 1 = erf(x / sqrt 2)`, as `1 - erfc(x / sqrt 2)` where it is close to 1, so the sum stays exact where the
+    factor rounds to 1. A round without noise contracts nothing: its factor is 1.
 
     >>> log_contraction([1.0], [1.0])  # doctest: +ELLIPSIS
     -0.3817...
@@ -64,9 +64,9 @@ def _log_factors(clip_norms: ArrayLike, noise_stds: ArrayLike) -> Array:
 
 
 def attack_divergence(deltas: ArrayLike, *, noise_std: float, lipschitz: float, strengths: ArrayLike) -> float:
-    """Return what an attacked round adds to the KL divergence of the two models.
+    """Return what an attacked round adds to the KL divergence.
 
-    There is a `delta` for every attacker.
+    The divergence is that of the two models. There is a `delta` for every attacker.
     `2 R sum_i (S_i L_Z delta_i)^2 / sigma^2`, the bound of Theorem 2 before any later round. Theorem 1 says of a vote
     that it is unchanged if what later rounds leave of this is at most `kl_budget`. Infinite without noise.
 
@@ -101,11 +101,11 @@ def divergence_by_round(added: ArrayLike, clip_norms: ArrayLike, noise_stds: Arr
 
 
 def joint_log_radius(log_radii: ArrayLike) -> Array:
-    """Return the log of the joint radius of several attacked rounds, along axis 0.
+    """Return the log of several attacked rounds' joint radius.
 
-    Each round has a radius of its own if it is attacked alone.
-    The divergences of the rounds add up and grow with the square of delta: `RAD^-2 = sum_t RAD_t^-2`, each RAD_t with
-    the contraction of those later rounds without an attack.
+    Rounds are along axis 0. Each round has a radius of its own if it is attacked alone. The divergences of the rounds
+    add up and grow with the square of delta: `RAD^-2 = sum_t RAD_t^-2`, each RAD_t with the contraction of those later
+    rounds without an attack.
 
     >>> np.exp(joint_log_radius(np.log([3.0, 4.0]))).round(12)
     np.float64(2.4)

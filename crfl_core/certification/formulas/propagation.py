@@ -47,9 +47,9 @@ def averagedness(learning_rates: ArrayLike, smoothness: ArrayLike, steps: ArrayL
 def round_expansion(
     weights: ArrayLike, scales: ArrayLike, learning_rates: ArrayLike, smoothness: ArrayLike, steps: ArrayLike
 ) -> float:
-    """Return the Lipschitz constant of a round in which clients multiply their clean updates.
+    """Return the Lipschitz constant of a round with multiplied updates.
 
-    Client i multiplies by gamma_i, as in the scaled clean world.
+    Clients multiply their clean updates. Client i multiplies by gamma_i, as in the scaled clean world.
     `max(1, 2 sum_i p_i gamma_i alpha_i - 1)` with the `averagedness` of each participant.
 
     >>> round_expansion([0.5, 0.5], [1.0, 1.0], 0.1, 2.0, 5)
@@ -65,7 +65,7 @@ def round_expansion(
 def round_expansion_with_caps(
     weights: ArrayLike, scales: ArrayLike, learning_rates: ArrayLike, smoothness: ArrayLike, steps: ArrayLike
 ) -> float:
-    """Return the same constant if the server caps what the multiplying clients submit.
+    """Return `round_expansion` if the server caps the multiplied updates.
 
     `1 + 2 sum_i p_i gamma_i alpha_i` over these clients.
     A capped update is a projection, which is non-expansive in the update but no longer averaged in the model. One entry

@@ -91,7 +91,9 @@ class Rounding(NamedTuple):
 
 
 def gamma(count: ArrayLike) -> Array:
-    """Return the relative error of k roundings, `gamma_k = k u / (1 - k u)`.
+    """Return the relative error of k roundings.
+
+    This is `gamma_k = k u / (1 - k u)`.
 
     >>> float(gamma(1000)) / 2.0**-53
     1000.0000000001111
@@ -101,11 +103,12 @@ def gamma(count: ArrayLike) -> Array:
 
 
 def logit_rounding(features: int, model_norm: ArrayLike) -> Array:
-    """Return the parameter drift that amounts to the rounding of logits and input norms.
+    """Return the parameter drift that equals the rounding of logits.
 
-    Computed logits are the exact ones of a model this far away: their error `gamma_{d+1} ||x|| ||W||` is that of a
-    matrix of rank one and of norm `gamma_{d+1} ||W||`; a wrong norm of x only scales the model. Products of inputs of
-    norm `SHORTEST_INPUT` or more lose at most `SHORT_INPUT` of that norm to underflow.
+    It includes the rounding of input norms. Computed logits are the exact ones of a model this far away: their error
+    `gamma_{d+1} ||x|| ||W||` is that of a matrix of rank one and of norm `gamma_{d+1} ||W||`; a wrong norm of x only
+    scales the model. Products of inputs of norm `SHORTEST_INPUT` or more lose at most `SHORT_INPUT` of that norm to
+    underflow.
 
     >>> logit_rounding(784, 3.0) < 1e-12
     np.True_
@@ -115,9 +118,10 @@ def logit_rounding(features: int, model_norm: ArrayLike) -> Array:
 
 
 def local_rounding(size: ModelSize, local: LocalSteps, start_norm: ArrayLike) -> Rounding:
-    """Bound what float64 does to each client's update, from a model of norm `start_norm`.
+    """Bound what float64 does to each client's update.
 
-    Covers the honest update that a cap shortens only because it, the bound or the retention was rounded.
+    Local training starts from a model of norm `start_norm`. Covers the honest update that a cap shortens only because
+    it, the bound or the retention was rounded.
 
     >>> local_rounding(ModelSize(784, 10), LocalSteps(0.001, 30, 100, 0.0, 9.25), 3.0).error < 3e-12
     np.True_
@@ -152,9 +156,9 @@ def weight_norm_bound(size: ModelSize, operator_norm: ArrayLike, local: LocalSte
 
 
 def server_rounding(parameters: int, aggregation: Aggregation, start_norm: ArrayLike) -> Rounding:
-    """Bound what float64 does to the model on the server: cap, sum, clip and noise.
+    """Bound what float64 does to the model on the server.
 
-    The updates are taken as they are.
+    This covers cap, sum, clip and noise. The updates are taken as they are.
 
     >>> server_rounding(7850, Aggregation(np.full(20, 0.05), 0.4, 1.0, 15.0), 3.0).error < 1e-12
     np.True_
@@ -179,9 +183,10 @@ def server_rounding(parameters: int, aggregation: Aggregation, start_norm: Array
 
 
 def round_rounding(size: ModelSize, local: LocalSteps, aggregation: Aggregation, start_norm: ArrayLike) -> Rounding:
-    """Bound what float64 does to a whole round, from one broadcast model to the next.
+    """Bound what float64 does to a whole round.
 
-    Rounds may stand along leading axes, of `start_norm` and `clip_norm` too.
+    A round goes from one broadcast model to the next. Rounds may stand along leading axes, of `start_norm` and
+    `clip_norm` too.
 
     >>> local, server = LocalSteps(0.001, 30, 100, 0.0, 9.25), Aggregation(np.full(20, 0.05), 0.4, 1.0, 15.0)
     >>> round_rounding(ModelSize(784, 10), local, server, [1.0, 3.0]).error < 4e-12
@@ -196,10 +201,10 @@ def round_rounding(size: ModelSize, local: LocalSteps, aggregation: Aggregation,
 
 
 def rounding_drift(rounding: Rounding, lipschitz: ArrayLike) -> Array:
-    """Return how much rounding drives worlds apart that part in round t, for every t.
+    """Return how far rounding drives worlds apart, for every t.
 
-    `sum_{r >= t} 2 error_r f_r`, `f_r` being the product of `c + growth` over the rounds after r. Until they part, both
-    worlds are the same bit for bit.
+    The worlds part in round t, and the drift is `sum_{r >= t} 2 error_r f_r`, `f_r` being the product of `c + growth`
+    over the rounds after r. Until they part, both worlds are the same bit for bit.
 
     >>> rounding_drift(Rounding(np.array([1e-12, 1e-12]), np.zeros(2)), [1.0, 0.5]).tolist()
     [3e-12, 2e-12]
@@ -210,11 +215,11 @@ def rounding_drift(rounding: Rounding, lipschitz: ArrayLike) -> Array:
 
 
 def rounding_budget(rounding: Rounding, noise_stds: ArrayLike, lipschitz: ArrayLike) -> float:
-    """Return the trade-off budget of rounding in rounds whose noise is drawn again.
+    """Return the trade-off budget of rounding.
 
-    It is subtracted from the threshold.
-    One entry per round. Every round adds a drift of `2 error`, which its noise and that of later rounds hides; the
-    budgets of an attack and of rounding add up. After the last noise both worlds are the same bit for bit.
+    It is for rounds whose noise is drawn again. It is subtracted from the threshold. One entry per round. Every round
+    adds a drift of `2 error`, which its noise and that of later rounds hides; the budgets of an attack and of rounding
+    add up. After the last noise both worlds are the same bit for bit.
 
     >>> rounding = Rounding(np.array([1e-12, 1e-12, 5.0]), np.zeros(3))
     >>> rounding_budget(rounding, [0.1, 0.1, 0.0], np.ones(3))  # doctest: +ELLIPSIS
@@ -226,9 +231,10 @@ def rounding_budget(rounding: Rounding, noise_stds: ArrayLike, lipschitz: ArrayL
 
 
 def noisy_norm(clip_norm: ArrayLike, noise_std: ArrayLike, parameters: int) -> Array:
-    """Bound the norm of every clipped and noised model, up to probability exp(-800).
+    """Bound the norm of every clipped and noised model.
 
-    For rounds whose noise is drawn again, where no norm was observed: `rho + sigma (sqrt P + 40)`.
+    The bound holds up to probability exp(-800). For rounds whose noise is drawn again, where no norm was observed:
+    `rho + sigma (sqrt P + 40)`.
 
     >>> noisy_norm(3.0, 0.01, 7850).round(3)
     np.float64(4.286)

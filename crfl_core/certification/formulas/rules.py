@@ -57,13 +57,13 @@ def gaussian_threshold_of_logs(log_p_a: ArrayLike, log_rest: ArrayLike, log_p_b:
 def margin_threshold(
     logits: ArrayLike, input_norms: ArrayLike, *, features: int = 0, model_norm: ArrayLike = 0.0
 ) -> Array:
-    """Return the parameter drift below which no logit of a linear model overtakes.
+    """Return the parameter drift below which no logit overtakes.
 
-    `min_c (z_A - z_c) / (sqrt 2 ||x~||)`.
-    Pathwise, without noise, and exact. `logits` is (..., C); they may come from the aggregate before its clip, which
-    rescales all of them. 0 for ties; an input of norm 0 always is one, and inputs shorter than `SHORTEST_INPUT` and
-    logits that overflow count as ties. Logits and norms that were computed in float64 need `features` and `model_norm`
-    (Frobenius): then no logit overtakes in computed predictions either.
+    The model is linear, and the threshold is `min_c (z_A - z_c) / (sqrt 2 ||x~||)`. Pathwise, without noise, and exact.
+    `logits` is (..., C); they may come from the aggregate before its clip, which rescales all of them. 0 for ties; an
+    input of norm 0 always is one, and inputs shorter than `SHORTEST_INPUT` and logits that overflow count as ties.
+    Logits and norms that were computed in float64 need `features` and `model_norm` (Frobenius): then no logit overtakes
+    in computed predictions either.
 
     >>> margin_threshold([[2.0, 0.5, 1.0], [1.0, 1.0, 0.0]], [1.0, 1.0]).round(6)
     array([0.707107, 0.      ])
@@ -102,7 +102,10 @@ def largest_attack(
 
 
 def _half_distance(upper: Array, lower: Array, certain: ArrayLike) -> Array:
-    """Return half the distance of two quantiles, rounded down; 0 where not certain."""
+    """Return half the distance of two quantiles, rounded down.
+
+    It is 0 where not certain.
+    """
     with np.errstate(invalid="ignore"):
         unsure = QUANTILE * (np.abs(upper) + np.abs(lower))
         distance = np.where(np.isinf(unsure), upper - lower, upper - lower - unsure)

@@ -37,10 +37,10 @@ def gradient_shift_rate(reach: ArrayLike) -> Array:
 
 
 def saturating_shift(delta: ArrayLike, input_bound: ArrayLike, weight_norm: ArrayLike) -> Array:
-    """Bound the gradient shift of a moved input by the saturating change of P.
+    """Bound the gradient shift of a moved input.
 
-    `sqrt 2 delta + sqrt 2 B tanh(sqrt 2 ||W|| delta / 4)`, whatever the poisoned input.
-    Only the clean input must be bounded, by `input_bound` B. An infinite weight norm gives `sqrt 2 (delta + B)`.
+    The saturating change of P gives `sqrt 2 delta + sqrt 2 B tanh(sqrt 2 ||W|| delta / 4)`, whatever the poisoned
+    input. Only the clean input must be bounded, by `input_bound` B. An infinite weight norm gives `sqrt 2 (delta + B)`.
 
     >>> saturating_shift(0.1, 9.25, 3.4).round(12)
     np.float64(1.706390672264)
@@ -52,7 +52,9 @@ def saturating_shift(delta: ArrayLike, input_bound: ArrayLike, weight_norm: Arra
 
 
 def input_bound_under_poison(delta: ArrayLike, input_bound: ArrayLike, domain_bound: ArrayLike = np.inf) -> Array:
-    """Return B', a bound on poisoned inputs: what delta allows within the domain.
+    """Return B', a bound on the norm of poisoned inputs.
+
+    It is what delta allows within the domain.
 
     >>> input_bound_under_poison([0.5, 100.0], 1.0, 28.02)
     array([ 1.5 , 28.02])
@@ -84,13 +86,12 @@ def feature_shift(
     path: ArrayLike,
     domain_bound: ArrayLike = np.inf,
 ) -> Array:
-    """Return the largest gradient shift if an input of norm B moves by delta.
+    """Return the largest gradient shift of a moved input.
 
-    `G_feat(delta)`.
-    The smallest of four bounds: `F(B_seg rho_loc) delta`, the saturating one, `sqrt 2 (delta + B)` and
-    `sqrt 2 (B + B')`. Without a declared `domain_bound`, `B' = B + delta`. `start_norm` is the norm of the broadcast
-    weights, infinite if unknown; `path` is eta tau. Non-decreasing in delta and 0 at 0; at an infinite delta
-    it is the cap `sqrt 2 (B + domain_bound)`.
+    An input of norm B moves by delta. The result is `G_feat(delta)`. The smallest of four bounds:
+    `F(B_seg rho_loc) delta`, the saturating one, `sqrt 2 (delta + B)` and `sqrt 2 (B + B')`. Without a declared
+    `domain_bound`, `B' = B + delta`. `start_norm` is the norm of the broadcast weights, infinite if unknown; `path` is
+    eta tau. Non-decreasing in delta and 0 at 0; at an infinite delta it is the cap `sqrt 2 (B + domain_bound)`.
 
     >>> feature_shift([0.0, 0.1, 5.0, np.inf], input_bound=1.0, start_norm=3.0, path=0.03, domain_bound=1.0).round(6)
     array([0.      , 0.231049, 2.828427, 2.828427])
@@ -107,10 +108,10 @@ def feature_shift(
 
 
 def label_shift(input_bound: ArrayLike) -> Array:
-    """Return the gradient shift of a changed label, `sqrt 2 B`, exact for all weights.
+    """Return the gradient shift of a changed label, `sqrt 2 B`.
 
-    `input_bound` B is the norm of the input.
-    It also bounds the removal of a sample, and with B' its insertion.
+    It is exact for all weights. `input_bound` B is the norm of the input. It also bounds the removal of a sample, and
+    with B' its insertion.
 
     >>> label_shift(1.0).round(6)
     np.float64(1.414214)
@@ -119,9 +120,9 @@ def label_shift(input_bound: ArrayLike) -> Array:
 
 
 def replacement_shift(input_bound: ArrayLike, domain_bound: ArrayLike) -> Array:
-    """Return the gradient shift of a replaced sample, `sqrt 2 (B + B')`.
+    """Return the gradient shift of a replaced sample.
 
-    It cannot be improved without a bound on the weights.
+    It is `sqrt 2 (B + B')`. It cannot be improved without a bound on the weights.
 
     >>> replacement_shift(1.0, 1.0).round(6)
     np.float64(2.828427)
@@ -138,10 +139,10 @@ def gradient_shift(
     path: ArrayLike,
     domain_bound: ArrayLike = np.inf,
 ) -> Array:
-    """Return G, the largest shift of one sample's gradient for a kind of poison.
+    """Return G, the largest shift of one sample's gradient.
 
-    It is at most `sqrt 2 (B + B')`.
-    "labels" and "replacement" do not depend on delta; the latter needs a domain bound to be finite.
+    It depends on the kind of poison. It is at most `sqrt 2 (B + B')`. "labels" and "replacement" do not depend on
+    delta; the latter needs a domain bound to be finite.
 
     >>> bounds = dict(input_bound=1.0, start_norm=3.0, path=0.03, domain_bound=1.0)
     >>> [float(gradient_shift(kind, 0.1, **bounds).round(4)) for kind in ("features", "labels", "features+labels")]

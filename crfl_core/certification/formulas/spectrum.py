@@ -18,11 +18,10 @@ from crfl_core.certification.formulas.shift import SampleChange, input_bound_und
 
 
 def batch_spectrum(inputs: ArrayLike, samples: ArrayLike | None = None) -> Array:
-    """Return the spectrum of batches (..., n, d), not below the exact one.
+    """Return the spectrum of batches (..., n, d).
 
-    `L_s = lambda_max(X^T X / n)`.
-    A bias counts as a column of its constant input. Batches that are filled up with rows of zeros need their numbers of
-    `samples`.
+    It is not below the exact one, `L_s = lambda_max(X^T X / n)`. A bias counts as a column of its constant input.
+    Batches that are filled up with rows of zeros need their numbers of `samples`.
 
     >>> batch_spectrum([[1.0, 0.0], [0.0, 1.0]]).round(12), batch_spectrum([[1.0, 0.0], [1.0, 0.0]]).round(12)
     (np.float64(0.5), np.float64(1.0))
@@ -37,10 +36,10 @@ def batch_spectrum(inputs: ArrayLike, samples: ArrayLike | None = None) -> Array
 
 
 def start_gradient(inputs: ArrayLike, labels: ArrayLike, classes: int, samples: ArrayLike | None = None) -> Array:
-    """Return the length of a batch's gradient at the model 0, not below the exact one.
+    """Return the length of a batch's gradient at the model 0.
 
-    `F_s = ||(1/C - Y)^T X|| / n`.
-    `inputs` are (..., n, d), `labels` (..., n); rows of zeros as above.
+    It is not below the exact length, `F_s = ||(1/C - Y)^T X|| / n`. `inputs` are (..., n, d), `labels` (..., n); rows
+    of zeros as above.
 
     >>> start_gradient([[1.0, 0.0], [1.0, 0.0]], [0, 1], classes=2).round(12)
     np.float64(0.0)
@@ -57,10 +56,10 @@ def start_gradient(inputs: ArrayLike, labels: ArrayLike, classes: int, samples: 
 def batch_factor(
     limit: ArrayLike, spectrum: ArrayLike, start_limit: ArrayLike = np.inf, start: ArrayLike = 0.0
 ) -> Array:
-    """Return the factor on the loss of a batch, `min(1, L / L_s)`.
+    """Return the factor on the loss of a batch.
 
-    Weight decay is not multiplied.
-    With the ball rule `min(1, L / L_s, F / F_s)`: `start_limit` F and the `start_gradient` F_s of the batch.
+    It is `min(1, L / L_s)`. Weight decay is not multiplied. With the ball rule `min(1, L / L_s, F / F_s)`:
+    `start_limit` F and the `start_gradient` F_s of the batch.
 
     >>> batch_factor(0.06, [0.05, 0.08, 0.0]).round(6), batch_factor(0.06, 0.05, start_limit=0.1, start=0.2)
     (array([1.  , 0.75, 1.  ]), np.float64(0.5))
@@ -73,7 +72,9 @@ def batch_factor(
 
 
 def spectrum_gradient_bound(limit: ArrayLike) -> Array:
-    """Return `sqrt(2 L)`, which no gradient of an honest batch exceeds at any model.
+    """Return `sqrt(2 L)`, which bounds every gradient of an honest batch.
+
+    It holds at any model.
 
     >>> spectrum_gradient_bound(0.0526).round(6)
     np.float64(0.324345)
@@ -84,9 +85,10 @@ def spectrum_gradient_bound(limit: ArrayLike) -> Array:
 def spectrum_change(
     change: SampleChange, delta: ArrayLike, *, input_bound: ArrayLike, domain_bound: ArrayLike = np.inf
 ) -> Array:
-    """Return M: poisoning a share k/n of a batch changes L_s by at most `(k/n) M`.
+    """Return M, the largest change of L_s per poisoned share.
 
-    0 for labels, `max(B, B')^2` for a replaced sample, `(B + B') delta` if that is less for a moved one.
+    Poisoning a share k/n of a batch changes L_s by at most `(k/n) M`. M is 0 for labels, `max(B, B')^2` for a replaced
+    sample, `(B + B') delta` if that is less for a moved one.
 
     >>> spectrum_change("features", [0.1, 9.0], input_bound=1.0, domain_bound=1.0)
     array([0.2, 1. ])
@@ -105,11 +107,11 @@ def spectrum_change(
 
 
 def factor_shift(change: ArrayLike, limit: ArrayLike, spectrum: ArrayLike = np.inf, share: ArrayLike = 1.0) -> Array:
-    """Return what a changed factor adds to the gradient shift G of a poisoned sample.
+    """Return what a changed factor adds to the gradient shift G.
 
-    `M sqrt(2 / L)`.
-    `change` is M. Nothing where the factor stays 1 in both worlds: `L_s + (k/n) M <= L` for the observed `spectrum` of
-    the batch and the `share` k/n of it that is poisoned.
+    The shift is that of a poisoned sample, and the addition is `M sqrt(2 / L)`. `change` is M. Nothing where the factor
+    stays 1 in both worlds: `L_s + (k/n) M <= L` for the observed `spectrum` of the batch and the `share` k/n of it that
+    is poisoned.
 
     >>> factor_shift(0.02, 0.08).round(6), factor_shift(0.02, 0.08, spectrum=0.07, share=0.5)
     (np.float64(0.1), np.float64(0.0))
@@ -128,14 +130,20 @@ def _batches(inputs: ArrayLike, samples: ArrayLike | None) -> tuple[Array, Array
 
 
 def _scaled(x: Array) -> tuple[Array, Array]:
-    """Return each batch divided by a power of two, so that no square underflows or overflows, and these powers."""
+    """Return each batch divided by a power of two, and the powers.
+
+    No square underflows or overflows.
+    """
     largest = np.clip(np.abs(x).max(axis=(-2, -1)), np.finfo(np.float64).tiny, np.finfo(np.float64).max / 2.0)
     power = np.exp2(np.floor(np.log2(largest)))
     return x / power[..., None, None], power
 
 
 def _times_powers(found: Array, *powers: Array) -> Array:
-    """Multiply by powers of two: exact, infinite above all numbers, and rounded up below the smallest ones."""
+    """Multiply by powers of two.
+
+    The product is exact, infinite above all numbers, and rounded up below the smallest ones.
+    """
     result = floats(found)[0]
     with np.errstate(over="ignore", invalid="ignore"):
         for power in powers:
