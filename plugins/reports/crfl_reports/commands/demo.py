@@ -118,7 +118,10 @@ def style(text: str, colour: str) -> str:
 
 
 def table(results: Sequence[RunResult], red: Colour, green: Colour) -> Iterator[str]:
-    """Yield a row for each federation: accuracy, backdoor success, and what is proved against 1, 2, 3 clients."""
+    """Yield a table row for each federation.
+
+    A row shows the accuracy, the success of the backdoor, and what is proved against 1, 2 and 3 clients.
+    """
     yield f"{'':28}{'accuracy':>8}{'backdoor':>10}   proved against 1, 2, 3 clients"
     for row, result in zip(DEMO_RUNS, results, strict=True):
         metrics = result.metrics
@@ -153,7 +156,9 @@ def percent(share: float) -> str:
 
 
 def chart(shares: Sequence[float], labels: Sequence[str], *, plain: bool = False) -> Iterator[str]:
-    """Draw shares between 0 and 1 as bars, with their labels below; `plain` uses ASCII alone.
+    """Draw shares between 0 and 1 as bars with labels below.
+
+    With `plain` the bars are ASCII characters.
 
     >>> print("\\n".join(chart([1.0, 0.5], ["0", "1"], plain=True)))
     100 %  ####

@@ -27,7 +27,10 @@ def run_places(paths: Sequence[Path]) -> list[Path]:
 
 
 def draw_figures(runs: Sequence[RunResult], names: Sequence[str] | None) -> tuple[dict[str, Figure], list[str]]:
-    """Draw the named figures, or all that can be drawn; also return the names of the others."""
+    """Draw the named figures, or all that can be drawn.
+
+    Also return the names of the figures that cannot be drawn.
+    """
     if names:
         return {name: plot(runs, name) for name in dict.fromkeys(names)}, []
     found = {}

@@ -201,7 +201,7 @@ def numbers(axes: Axes) -> list[str]:
 
 
 def draw(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> dict[str, Any]:
-    """Draw the lines of one panel; return the artists that stand for them in a legend."""
+    """Draw the lines of one panel and return their legend artists."""
     shown = {}
     end = right_end(axes, panel)
     for line in panel.lines:

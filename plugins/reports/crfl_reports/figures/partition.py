@@ -33,7 +33,9 @@ LOG_FROM = 30.0
 
 
 def partition_figure(held: ArrayLike, class_names: Sequence[str], client_names: Sequence[str] = ()) -> Figure:
-    """Draw the size of every client and, as a heat map, its samples of each class.
+    """Draw each client's size and its samples of each class.
+
+    The samples of each class are a heat map.
 
     Clients without names are numbered. More than 60 clients are sorted, by size above and by their most frequent class
     below, and averaged in columns.
@@ -130,7 +132,10 @@ def neighbours(held: ArrayLike, columns: int) -> tuple[NDArray[np.float64], NDAr
 
 
 def draw_heat(panels: Places, counts: NDArray[Any], label: str, limits: tuple[float, float]) -> None:
-    """Draw counts as colours between two limits of the horizontal axis; white where there are none."""
+    """Draw counts as colours between two limits of the horizontal axis.
+
+    Counts of 0 are white.
+    """
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
@@ -147,7 +152,10 @@ def draw_heat(panels: Places, counts: NDArray[Any], label: str, limits: tuple[fl
 
 
 def scale(counts: NDArray[Any]) -> Normalize:
-    """Return the colour scale of counts, logarithmic if few of them are far above the others."""
+    """Return the colour scale of counts.
+
+    The scale is logarithmic if a few counts are far above the others.
+    """
     from matplotlib.colors import LogNorm, Normalize
 
     held = counts[counts > 0]

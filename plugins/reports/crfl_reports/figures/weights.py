@@ -69,7 +69,10 @@ def weights_figure(
 def arrange_rows(
     values: Numbers, bad: NDArray[np.bool_], names: list[str]
 ) -> tuple[Numbers, list[str], NDArray[np.bool_]]:
-    """Arrange the rows of the lower panel: their weights, names ("" if none) and attack marks."""
+    """Return the weights, names and attack marks of the lower panel's rows.
+
+    A row without a name has the name "".
+    """
     malicious: NDArray[np.bool_] = np.any(bad, axis=1)
     attackers = np.flatnonzero(malicious)
     honest = np.flatnonzero(~malicious)
@@ -100,7 +103,10 @@ def mean_of(rows: Numbers) -> Numbers:
 
 
 def draw_shares(axes: Axes, values: Numbers, bad: NDArray[np.bool_], limits: tuple[float, float]) -> None:
-    """Draw the attackers' share of the weights in every round, and their share of the participants."""
+    """Draw the attackers' share of the weights in every round.
+
+    A second line shows the attackers' share of the participants.
+    """
     sizes = np.abs(np.nan_to_num(values))
     total = sizes.sum(axis=0)
     taking = np.isfinite(values).sum(axis=0)

@@ -124,7 +124,10 @@ def reach(radii: tuple[float, ...]) -> tuple[float, int]:
 
 
 def backdoor(runs: Sequence[RunResult]) -> Grid:
-    """Return the certified accuracy of the backdoor level, by the norm of the trigger and the number of clients."""
+    """Return the certified accuracy of the backdoor level as a grid.
+
+    The axes are the norm of the trigger and the number of clients.
+    """
     run = only(runs, "backdoor")
     curves = [curve for curve in run.metrics.curves if curve.by_clients and curve.test_set == "clean"]
     if not curves:

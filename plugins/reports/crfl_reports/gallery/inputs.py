@@ -55,7 +55,10 @@ class Backdoored:
 
 
 def add_backdoor(run: RunResult, figure: str) -> Backdoored:
-    """Rebuild the inputs of the attack from the data of the run, which must be present."""
+    """Rebuild the inputs of the attack from the run's data.
+
+    The data must be present.
+    """
     if run.config.attack is None:
         raise ConfigError(f"{run.path}: the run has no attack, so figure {figure!r} has nothing to show")
     over = {"trackers": (), "model": run.config.model.model_copy(update={"start": None})}
@@ -92,7 +95,10 @@ def add_backdoor(run: RunResult, figure: str) -> Backdoored:
 
 
 def samples(runs: Sequence[RunResult]) -> Figure:
-    """Draw test inputs of several classes with and without the trigger, and samples that attackers train on."""
+    """Draw test inputs of several classes with and without the trigger.
+
+    The figure also shows samples on which attackers train.
+    """
     found = add_backdoor(only(runs, "samples"), "samples")
     shape = found.federation.data.facts.image_shape
     chosen = one_of_each(found.labels)

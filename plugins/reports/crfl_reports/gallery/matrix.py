@@ -109,7 +109,9 @@ def attack_of(config: RunConfig) -> str:
 
 
 def defence_names(defences: Sequence[tuple[str, ...]]) -> list[str]:
-    """Join the parts of defences without those that all of them have, if something is left of each.
+    """Name defences by the parts that not all of them share.
+
+    If nothing would be left of one defence, the names keep all parts.
 
     >>> defence_names([("rfa", "noise"), ("krum", "noise")]), defence_names([("rfa", "noise")])
     (['rfa', 'krum'], ['rfa + noise'])

@@ -56,9 +56,10 @@ def label(point: Flat) -> str:
 
 
 def said(key: str, value: object, of_plugin: bool) -> str:
-    """Write a setting for a legend: the type of a plugin alone, a list index not at all.
+    """Write a setting for a legend.
 
-    Nothing is said either of an option that a plugin of another type does not have.
+    The text names a plugin by its type alone and leaves out list indices. It is empty for an option that a plugin of
+    another type does not have.
     """
     table = key.removesuffix(".type")
     if value != UNSET:

@@ -28,7 +28,10 @@ MEASURES = {"accuracy": "accuracy on clean inputs", "success_rate": "attack succ
 
 
 def rounds(runs: Sequence[RunResult]) -> Panels:
-    """Return accuracy and attack success rate in every round; one panel for one experiment, else two."""
+    """Return accuracy and attack success rate in every round.
+
+    One experiment has one panel; several experiments have two.
+    """
     together = groups(runs)
     attacked = sorted({number for run in runs for number in run.ledger.facts.attack_rounds})
     of_groups = ", mean of groups" if any(run.ledger.facts.groups is not None for run in runs) else ""
@@ -51,7 +54,10 @@ def rounds(runs: Sequence[RunResult]) -> Panels:
 
 
 def line(group: Group, name: str, text: str) -> Line:
-    """Return one measure of a group over the rounds in which all of its runs measured it."""
+    """Return one measure of a group as a line over rounds.
+
+    The rounds are those in which all runs of the group measured it.
+    """
     numbers, values = read_measure(group, name)
     return band_line(group.named(text), numbers, values)
 
@@ -95,9 +101,10 @@ DRAWING = Lock()
 
 
 def partition_figure(histogram: ClassHistogram) -> Figure:
-    """Draw the size of every client, and its samples of each class as a heat map.
+    """Draw each client's size and its samples of each class.
 
-    More than 60 clients are sorted, by size above and by their most frequent class below, and averaged in columns.
+    The samples of each class are a heat map. More than 60 clients are sorted, by size above and by their most frequent
+    class below, and averaged in columns.
     """
     import crfl_reports.figures
 

@@ -71,7 +71,10 @@ class Shelf:
 
 
 def explorer_data(run: RunResult, seconds: float = SECONDS, shown: Shown | None = None) -> dict[str, Any]:
-    """Return the sliders and the answers found within some seconds, or why there is no explorer."""
+    """Return the explorer's sliders and the answers found in some seconds.
+
+    If there is no explorer, return the reason.
+    """
     try:
         own = run.certifier.threat
     except CrflError as error:
@@ -100,7 +103,10 @@ def number_axis(key: str, title: str, usual: Iterable[float], own: float) -> Axi
 
 
 def round_axis(own: Threat, rounds: int) -> Axis:
-    """Build a slider over single rounds, one unknown round, and all rounds; the run's own come first."""
+    """Build the slider over the attacked rounds.
+
+    Its values are single rounds, one unknown round, and all rounds. The run's own rounds come first.
+    """
     singles = {(1,), (rounds,)} - {own.rounds}
     known = sorted({own.rounds, *singles}) if own.rounds_at_most is None else [own.rounds, *sorted(singles)]
     values: list[Any] = [list(one) for one in known]

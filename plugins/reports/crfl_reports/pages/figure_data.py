@@ -112,7 +112,10 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def weight_data(ledger: Ledger, names: Sequence[str]) -> dict[str, Any]:
-    """Return the weights p_i of every round: least, median and largest of honest clients, and the attackers'."""
+    """Return the weights p_i of every round.
+
+    Clients that never attack have their least, median and largest weight. The first `MARKED` attackers have their own.
+    """
     clients = ledger.clients
     attackers = np.unique(clients.client[clients.attacking])
     honest = clients.take(~np.isin(clients.client, attackers))
@@ -130,7 +133,7 @@ def weight_data(ledger: Ledger, names: Sequence[str]) -> dict[str, Any]:
 
 
 def attacker_data(ledger: Ledger, client: int, names: Sequence[str]) -> dict[str, Any]:
-    """Return the weight of one attacker in every round, and the rounds in which it attacked."""
+    """Return an attacker's weight in every round, and its attacked rounds."""
     rows = ledger.clients.take(ledger.clients.client == client)
     weights = {int(at): short_number(float(weight)) for at, weight in zip(rows.round, rows.weight, strict=True)}
     return {
@@ -179,7 +182,10 @@ def shape_data(found: Panels | Grid) -> dict[str, Any]:
 
 
 def panel_data(panel: Panel, names: Sequence[str]) -> dict[str, Any]:
-    """Return the lines of a panel at the places of all lines; equal names are equal lines."""
+    """Return the lines of a panel at the places of all lines.
+
+    Lines with equal names are the same line.
+    """
     places = np.unique(np.concatenate([np.asarray(line.x, np.float64) for line in panel.lines]))
     return {
         "x": places.tolist(),
@@ -266,7 +272,10 @@ class Shown(NamedTuple):
 
 
 def backdoor(run: RunResult) -> Shown:
-    """Draw the effect of the attack on inputs and predictions, which runs code of the run's plugins."""
+    """Draw the effect of the attack on inputs and predictions.
+
+    This runs code of the run's plugins.
+    """
     return show_figures([run], BACKDOOR)
 
 

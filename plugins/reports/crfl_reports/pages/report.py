@@ -123,11 +123,12 @@ def write_report(
     explore: float = SECONDS,
     progress: Progress | None = None,
 ) -> Path:
-    """Write the report of a finished run, or of a folder of runs, and return its path.
+    """Write the report of a finished run or a folder of runs.
 
-    It is one HTML file, by default `report.html` in the directory, which belongs to no manifest: the run stays what it
-    was. The explorer is given at most `explore` seconds. The report of a folder links to those of its runs and writes
-    missing ones, in the same time together. The rules of trust are those of `load`.
+    Return the path of the report, one HTML file. By default it is `report.html` in the directory. It belongs to no
+    manifest, so the run stays what it was. The explorer is given at most `explore` seconds. The report of a folder
+    links to those of its runs and writes missing ones, in the same time together. The rules of trust are those of
+    `load`.
     """
     directory = Path(path)
     target = directory / NAME if out is None else Path(out)
@@ -172,7 +173,9 @@ def folder_page(directory: Path, target: Path, *, trust: bool, explore: float, p
 def write_run_reports(
     runs: Sequence[RunResult], base: Path, *, trust: bool, explore: float, progress: Progress | None
 ) -> dict[Path, str]:
-    """Write missing and outdated reports of runs; return the addresses of all that there are, relative to `base`.
+    """Write missing and outdated reports of runs.
+
+    Return the addresses of all reports, relative to `base`.
 
     Runs beyond the first `MOST_REPORTS`, and those in folders that cannot be written, keep what they have.
     """
@@ -189,7 +192,10 @@ def write_run_reports(
 
 
 def is_current(directory: Path) -> bool:
-    """Return whether a report exists and is younger than its run, or than every run below the folder."""
+    """Return whether a report exists and is newer than its runs.
+
+    The report of a folder must be newer than every run below the folder.
+    """
     report = directory / NAME
     if not report.is_file():
         return False

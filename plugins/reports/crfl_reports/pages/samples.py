@@ -43,7 +43,10 @@ def tables(directory: RunDirectory) -> Iterator[CertificateResult]:
 
 
 def guarantees(directory: RunDirectory, name: str) -> Iterator[CertificateResult]:
-    """Yield the guarantees of one table, compared with the digest that the run has of it."""
+    """Yield the guarantees of one table of a run.
+
+    Raises `StoreError` if the table differs from the digest that the run has of it.
+    """
     text = directory.read(name).decode()
     found: dict[Key, list[dict[str, str]]] = {}
     try:
@@ -141,7 +144,10 @@ SHEET_BYTES = 500_000
 
 
 def sheet(inputs: NDArray[np.float64], shape: tuple[int, ...], domain: tuple[float, float]) -> dict[str, Any] | None:
-    """Return the first inputs as one PNG in a data address; None if they are not pictures."""
+    """Return the first inputs as one PNG in a data address.
+
+    The result is None if the inputs are not pictures.
+    """
     picture = picture_shape(shape)
     if picture is None:
         return None

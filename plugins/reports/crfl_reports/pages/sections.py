@@ -54,7 +54,10 @@ def summary(run: RunResult) -> Html:
 
 
 def number_row(title: str, note: Html | None, numbers: Iterable[tuple[str, Html, str]]) -> Html:
-    """Build a row of numbers with a title, each with a key, a name and a value."""
+    """Build a titled row of numbers.
+
+    Every number has a key, a name and a value.
+    """
     tiles = [element("div", element("dt", name), element("dd", value, data_metric=key)) for key, name, value in numbers]
     return element("div", element("h3", title), note, element("dl", *tiles, class_="tiles"), class_="numbered")
 
@@ -134,7 +137,10 @@ def audit(run: RunResult) -> Html:
 
 
 def verdict(refusals: dict[str, str], directions: Mapping[Level, tuple[str, ...]], sound: bool) -> words.Rich:
-    """Describe the outcome of an audit: what is refused, and how the rest may be read."""
+    """Describe the outcome of an audit.
+
+    The text says what is refused, and how the rest may be read.
+    """
     told: words.Rich = [f"Refused: {name}. {reason}. " for name, reason in refusals.items()]
     if not sound:
         told.append("It claims no proof: its numbers are there to be compared. ")
@@ -256,7 +262,9 @@ def settings(run: RunResult) -> list[Setting]:
 
 
 def origin_of(key: str, written: Mapping[str, Any], default: bool) -> str:
-    """Return where a key was written or, unless its value is the default, a table around it.
+    """Return where a key was written.
+
+    If the key was not written itself and its value is not the default, return the place of a table around it.
 
     >>> origin_of("attack.scale", {"attack": "a.toml"}, False), origin_of("attack.target", {"attack": "a.toml"}, True)
     ('a.toml', 'default')

@@ -115,7 +115,10 @@ def strongest_curves(metrics: Metrics) -> list[Curve]:
 
 
 def shown_radii(curve: Curve) -> list[tuple[float, float]]:
-    """Return some radii of a curve with their certified accuracy: the first numbers of clients, else evenly chosen."""
+    """Return some radii of a curve with their certified accuracy.
+
+    At the client level these are the first numbers of clients; at others they are chosen evenly.
+    """
     known = [pair for pair in zip(curve.radii, curve.certified_accuracy, strict=True) if pair[0] > 0]
     if not known:
         return [(curve.radii[0], curve.certified_accuracy[0])]
@@ -125,7 +128,10 @@ def shown_radii(curve: Curve) -> list[tuple[float, float]]:
 
 
 def basis(curve: Curve) -> Rich:
-    """Say what the numbers of a curve rest on, in plain words whose terms the glossary explains."""
+    """Say in plain words what the numbers of a curve rest on.
+
+    The glossary explains the terms.
+    """
     parts: Rich = [Term(curve.statement.capitalize(), curve.statement), " statement"]
     if curve.directions:
         parts.append(": holds for ")
