@@ -53,7 +53,9 @@ SETTLED_BY = {"attackers": {"attack.clients"}, "rounds": {"attack.rounds", "roun
 
 
 def attack_lines(attacks: Iterable[AttackSettings | None], varied: Collection[str]) -> list[str]:
-    """Return the attacks of several runs on one line, after a warning if they differ and no `varied` key says so.
+    """Return the attacks of several runs on one line.
+
+    A warning comes first if the attacks differ and no `varied` key says so.
 
     >>> one = AttackSettings("1 attacker (client 0)", "round 1", "scale 1")
     >>> attack_lines([one, None, one._replace(scale="scale 10")], ["attack.scale"])
@@ -69,7 +71,9 @@ def attack_lines(attacks: Iterable[AttackSettings | None], varied: Collection[st
 
 
 def difference_note(attacks: Sequence[AttackSettings], varied: Collection[str]) -> str:
-    """Return what to know about settings in which attacks differ although no varied key sets them; empty if nothing.
+    """Return a note about attack differences that no varied key sets.
+
+    The note is empty if there are none.
 
     >>> one = AttackSettings("1 attacker (client 0)", "round 1", "scale 1")
     >>> difference_note([one, one._replace(scale="scale 10")], ["attack.type"])

@@ -150,7 +150,10 @@ def runs_of_sweep(result: SweepResult) -> list[Run]:
 
 
 def find_finished_runs(paths: Sequence[Path]) -> list[Run]:
-    """Return the runs at some paths, each a run or a sweep. Raises `StoreError` for anything else."""
+    """Return the runs at some paths, each a run or a sweep.
+
+    Raises `StoreError` for anything else, and for runs that are not finished.
+    """
     if len(paths) == 1 and SweepFolder(paths[0]).has_marker:
         runs = runs_of_sweep(SweepResult(paths[0]))
         if not runs:
@@ -254,7 +257,10 @@ def collective_measures(runs: Sequence[Run]) -> Iterator[Measure]:
 
 
 def collective_accuracy(run: RunNumbers, certificate: str, clients: int) -> float | None:
-    """Return the collective certified accuracy of a run; None if it has none for this number of clients."""
+    """Return the collective certified accuracy of a run.
+
+    The result is None if the run has none for this number of clients.
+    """
     for curve in run.metrics.collective:
         if curve.certificate == certificate and clients in curve.clients:
             return curve.collective_accuracy[curve.clients.index(clients)]
@@ -262,7 +268,10 @@ def collective_accuracy(run: RunNumbers, certificate: str, clients: int) -> floa
 
 
 def bound_lines(points: Sequence[Point]) -> Iterator[str]:
-    """Yield in which points collective certified accuracy is a lower bound, for every certificate that has it."""
+    """Yield the points whose collective certified accuracy is a lower bound.
+
+    There is a line for every certificate with such points.
+    """
     bounded: dict[str, list[str]] = {}
     for point in points:
         curves = [curve for run in point.runs for curve in run.numbers.metrics.collective]
@@ -302,7 +311,10 @@ def curve_keys(runs: Sequence[Run], test_set: str = "clean") -> list[CurveKey]:
 
 
 def choose_radii(radii: Sequence[float], level: str) -> list[float]:
-    """Choose a few radii of a grid: the smallest numbers of clients, or radii that lie evenly."""
+    """Choose a few radii of a grid.
+
+    At the client level these are the smallest numbers of clients; at others they lie evenly.
+    """
     positive = [radius for radius in radii if radius > 0]
     if level == "client" or len(positive) <= RADII:
         return positive[:RADII]
@@ -321,7 +333,10 @@ def point_title(point: dict[str, Any]) -> str:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read the runs at some paths now, so that a damaged one is reported before any output."""
+    """Read the runs at some paths now, before any output.
+
+    Raises `StoreError` if a run is damaged.
+    """
     runs = find_finished_runs(paths)
     for run in runs:
         try:

@@ -105,7 +105,10 @@ def find_runs(folder: Path, depth: int = DEEPEST) -> Iterator[RunDirectory]:
 
 
 def has_run_files(folder: Path) -> bool:
-    """Return whether a folder holds the files of a run, which its damaged marker does not say any more."""
+    """Return whether a folder holds the files of a run.
+
+    It detects runs whose marker is damaged.
+    """
     return all((folder / name).is_file() for name in (CONFIG, STATUS, LEDGER))
 
 
@@ -173,7 +176,10 @@ def list_table(listed: Sequence[RunSummary], width: int) -> RenderableType:
 
 
 def choose_facts(facts: Columns, room: int, wanted: int) -> Columns:
-    """Choose all facts if they fit; else drop some so that settings, or at least the other facts, fit."""
+    """Choose all facts if they fit, else drop some.
+
+    The choice leaves room for the settings if it can. Otherwise at least the facts fit.
+    """
     dispensable = (*DISPENSABLE, *(("state",) if set(facts["state"]) == {"finished"} else ()))
     less = [
         {name: facts[name] for name in facts if name not in dispensable[:count]}

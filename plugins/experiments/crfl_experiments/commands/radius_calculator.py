@@ -107,7 +107,10 @@ def radius(point: Point) -> Calculation:
 
 
 def paper_terms(point: Point) -> tuple[Term, ...]:
-    """Return the terms of Corollary 1 of the paper; S is that of the other rules as well."""
+    """Return the terms of Corollary 1 of the paper.
+
+    The other rules have the same S.
+    """
     after = point.rounds_after
     contraction = formulas.log_contraction([point.clip_norm] * after, [point.noise_std] * after)
     return (
@@ -127,7 +130,10 @@ def paper_terms(point: Point) -> tuple[Term, ...]:
 
 
 def pathwise_terms(point: Point) -> tuple[Term, ...]:
-    """Return the drift that the vote tolerates under both rules, and the drift that moved samples cause."""
+    """Return the terms of the pathwise and tail rules.
+
+    They are the drift that the vote tolerates under both rules, and the drift that moved samples cause.
+    """
     noise = point.noise_std
     rounds = point.rounds_after + 1
     threshold = float(formulas.gaussian_threshold(point.p_a, point.p_b))

@@ -67,7 +67,10 @@ def open_for_resume(path: Path, *, changes: bool, trust: bool) -> tuple[Definiti
 
 
 def check_cells(definition: Definition, path: Path) -> None:
-    """Raise `StoreError` if a sweep in a folder runs third-party code, or writes elsewhere: that needs `--trust`."""
+    """Raise `StoreError` if a sweep in a folder needs `--trust`.
+
+    It needs it if it runs third-party code or writes outside the folder.
+    """
     fixed = settings_outside_table(definition.table)
     keys = {key for choice in read_choices(definition.table, 0) for key in (*fixed, *choice.settings)}
     if any(key.split(".")[0] == "plugins" for key in keys):

@@ -78,7 +78,10 @@ class MeasureTest:
     measure: Measure
 
     def measured_text(self, points: Sequence[Point]) -> str:
-        """Return the mean at every point, with the deviation over seeds; of a curve its start."""
+        """Return the mean at every point, with the deviation over seeds.
+
+        For a curve this is the mean at its start.
+        """
         parts = [
             f"{format_mean([float(one[0]) for one in each.values()])} at {point_name(point)}"
             for point, each in zip(points, self.measure.values(points), strict=True)

@@ -85,7 +85,10 @@ def reach_of(point: Point, test_set: str) -> float:
 
 
 def line_radii(reach: float, end: float) -> Array:
-    """Return the radii of a line: up to its own reach, from where it is 0."""
+    """Return the radii at which a line is drawn.
+
+    They run up to the line's own reach; beyond it the line is 0.
+    """
     return np.array([*np.linspace(0.0, reach, RADII), reach * (1 + 1e-9), end])
 
 

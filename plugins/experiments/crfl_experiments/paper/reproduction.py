@@ -123,7 +123,10 @@ class DatasetRunner:
         self.sections += [self._section(dataset, figure, measured) for figure in figures]
 
     def _cells(self, definition: Definition, name: str, needed: set[str]) -> list[CellResult]:
-        """Run the cells of some figures in the sweep that the dataset's figures share; return all cells."""
+        """Run the cells of some figures and return all cells.
+
+        All figures of the dataset share one sweep.
+        """
         from crfl_experiments.sweeps.folder import SweepFolder
         from crfl_experiments.sweeps.sweep_runner import run_sweep
 
@@ -161,7 +164,10 @@ class DatasetRunner:
 
 
 def select_figures(figures: Sequence[str]) -> tuple[list[Chosen], bool]:
-    """Return the chosen figures in the order of the paper, and whether the study of Phi is chosen."""
+    """Return the chosen figures in the order of the paper.
+
+    The second value says whether the study of Phi is chosen.
+    """
     known = [(dataset, figure) for dataset in DATASETS for figure in FIGURES if dataset in figure.datasets]
     answers = {name for name in figures if name == phi.NAME}
     found = []
@@ -268,7 +274,10 @@ class FinishedCells:
         )
 
     def findings(self, figure: Figure, points: Sequence[Point]) -> Iterator[Finding]:
-        """Yield every test of every claim, also for all test samples where the paper takes a part."""
+        """Yield every test of every claim.
+
+        Where the paper takes a part of the test samples, a test is also judged for all of them.
+        """
         parts = [point for point in points if any(is_part(point))] and figure.name != "closeness"
         for claim in figure.claims:
             for test in claim.tests:

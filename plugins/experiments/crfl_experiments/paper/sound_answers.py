@@ -84,9 +84,10 @@ def find_answers(
 
 
 def distance_bounds(answer: SoundAnswer, attacked: int) -> Array:
-    """Bound the distance to the clean model after an attack of one client, by seed and round.
+    """Bound the distance to the clean model after one client's attack.
 
-    Formulas alone: what the client may submit is capped, and every later round keeps only a part of a difference.
+    The bounds are by seed and round. They come from formulas alone: what the client may submit is capped, and every
+    later round keeps only a part of a difference.
     """
     rows = []
     for one in answer.point.readings.values():

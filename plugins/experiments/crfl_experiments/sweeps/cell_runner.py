@@ -153,9 +153,10 @@ def take_training(job: Job, source: Path) -> bool:
 
 
 def copy_training(path: Path, source: RunResult) -> bool:
-    """Copy all rounds of a finished run into one that was just created; False if they do not fit.
+    """Copy all rounds of a finished run into a new run.
 
-    Votes on the same questions are copied as well if they use the same random numbers.
+    Votes on the same questions are copied as well if they use the same random numbers. Return False if the rounds do
+    not fit.
     """
     target = RunDirectory(path)
     with target.lock():
@@ -177,7 +178,10 @@ def copy_training(path: Path, source: RunResult) -> bool:
 
 
 def has_same_rounds(facts: RunFacts, source: RunFacts) -> bool:
-    """Tell whether two runs play the same rounds, and the source kept every model that the other one needs."""
+    """Return whether a run can take its rounds from another.
+
+    Both must play the same rounds, and the source must have kept every model that the run needs.
+    """
     is_same = all(value == getattr(facts, name) for name, value in source if name not in FACTS_THAT_MAY_DIFFER)
     return is_same and set(facts.resampled) <= set(source.resampled)
 
@@ -203,6 +207,9 @@ def copy_votes(target: RunDirectory, facts: RunFacts, source: RunResult) -> None
 
 
 def vote_seed(run: RunResult) -> int | str:
-    """Return the seed of the votes of a run; "secret" if it was drawn in secret."""
+    """Return the seed of the votes of a run.
+
+    The result is "secret" if the seed was drawn in secret.
+    """
     own_seed = run.config.seeds.votes
     return run.config.seed if own_seed is None else own_seed

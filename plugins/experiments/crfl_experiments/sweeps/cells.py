@@ -82,7 +82,10 @@ class Definition:
         return str(self.tree.get("name", "run"))
 
     def cells(self) -> list[Cell]:
-        """Return every cell once, in the order of the table. Raises `ConfigError` before anything is run."""
+        """Return every cell once, in the order of the table.
+
+        Raises `ConfigError` before anything is run.
+        """
         try:
             seed = self.tree.get("seed", 0)
             found: dict[str, Cell] = {}
@@ -153,7 +156,10 @@ class KeyLookup:
         self._chosen = dict(chosen)
 
     def value_of(self, key: str) -> Any:
-        """Return the value of a key. Raises `KeyError` with a phrase that says why it has none."""
+        """Return the value of a key.
+
+        Raises `KeyError` with a phrase that says why the key has no value.
+        """
         if key in self._chosen:
             return self._chosen[key]
         here: Any = config_tree(load_cell_config(self._tree, self._chosen).config)
@@ -224,7 +230,9 @@ def place_in_stacks(configs: Sequence[RunConfig]) -> list[StackPlace]:
 
 
 def split_evenly(count: int) -> list[tuple[int, int]]:
-    """Split models into as few stacks as possible of nearly equal size, as (first, number); one model is not a stack.
+    """Split models into as few stacks as possible of nearly equal size.
+
+    A stack is a pair (first, number). One model alone makes no stack.
 
     >>> split_evenly(10)
     [(0, 5), (5, 5)]

@@ -67,7 +67,10 @@ class Expression:
         self.keys = tuple(dict.fromkeys(self._keys(self._tree)))
 
     def value(self, lookup: Lookup) -> Any:
-        """Compute the value. A key alone may have any value; in arithmetic all values are numbers."""
+        """Compute the value.
+
+        A key alone may have any value; in arithmetic all values are numbers.
+        """
         if (key := self._key_of(self._tree)) is not None:
             return self._found(key, self._tree, lookup)
         try:

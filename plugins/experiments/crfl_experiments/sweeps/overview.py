@@ -125,7 +125,10 @@ def phase_text(rounds: tuple[int, int] | None) -> str:
 
 
 def estimate_remaining(schedule: Schedule, now: float) -> float | None:
-    """Estimate the seconds of work left from the cost of similar cells. None if no cell has begun."""
+    """Estimate the seconds of work left from the cost of similar cells.
+
+    The result is None if no cell has begun.
+    """
     took: dict[str, list[float]] = {}
     for name, plan in schedule.plans.items():
         if name in schedule.finished and schedule.notes[name].seconds:

@@ -71,7 +71,10 @@ class Schedule:
         return not self.waiting and not self.running
 
     def start_next(self) -> list[Job]:
-        """Mark the next cell, or stack of cells, as running and return its jobs; empty if none can start."""
+        """Mark the next cell or stack as running and return its jobs.
+
+        The list is empty if none can start.
+        """
         waiting = [self.plans[name] for name in self.waiting]
         first = next((plan for plan in waiting if self._can_start(plan)), None)
         if first is None:
@@ -100,7 +103,10 @@ class Schedule:
         self.folder.write_note(name, note)
 
     def _can_start(self, plan: Plan) -> bool:
-        """Return whether the source of a cell has ended; a cell trains itself if its source failed."""
+        """Return whether the source of a cell has ended.
+
+        A cell whose source failed trains itself.
+        """
         return plan.source is None or plan.source in self.finished | self.failed
 
     def _job(self, plan: Plan) -> Job:

@@ -167,7 +167,10 @@ def read_columns(table: Any, where: str) -> dict[str, list[Any]]:
 
 
 def flatten_settings(settings: Mapping[str, Any]) -> Settings:
-    """Return settings under dotted keys. A table that names a plugin stays whole, with its options."""
+    """Return settings under dotted keys.
+
+    A table that names a plugin stays whole, with its options.
+    """
     found: Settings = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value and "type" not in value:

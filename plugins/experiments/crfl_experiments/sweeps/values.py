@@ -34,7 +34,10 @@ def toml_inline(value: Any) -> str:
 
 
 def table_value(value: Any) -> Any:
-    """Return a value for a table: a plugin without options by its name, lists and tables as text."""
+    """Return a value as a table shows it.
+
+    A plugin without options is its name; lists and other tables are text.
+    """
     if isinstance(value, Mapping) and set(value) == {"type"}:
         return value["type"]
     return toml_inline(value) if isinstance(value, Mapping | list | tuple) else value
@@ -93,7 +96,10 @@ def config_tree(config: RunConfig) -> Tree:
 
 
 def lookup_part(value: Any, part: str) -> Any:
-    """Look up a part of a key; items of lists are found by position, name or type."""
+    """Look up a part of a key in a table or list.
+
+    Items of lists are found by position, name or type. The result is None if there is no such part.
+    """
     if isinstance(value, Mapping):
         return value.get(part)
     if isinstance(value, list | tuple):
