@@ -77,7 +77,10 @@ def outlier_scores(values: Tensor, coordinates: Tensor, ids: NDArray[np.int64]) 
 
 
 def product_matrix(values: Tensor, coordinates: Tensor, order: Tensor) -> Array:
-    """Compute the products of all pairs of centred rows, in this order and in some coordinates."""
+    """Compute the products of all pairs of centred rows.
+
+    The rows are in this order, and the products use only these coordinates.
+    """
     blocks = coordinates.to(values.device).split(block_width(len(values), MIN_BLOCK_COLUMNS // 2))
     largest = max(float(values[:, columns].abs().max()) for columns in blocks)
     scale = max(largest, torch.finfo(torch.float64).tiny)  # squares of huge updates stay finite

@@ -107,12 +107,13 @@ def gram_matrix(
     factors: Tensor | None = None,
     rows: Tensor | None = None,
 ) -> Array:
-    """Compute the products `<v_i, v_j>` of all pairs of `v = u - origin`, (n, n).
+    """Compute the inner products of all pairs of updates, (n, n).
 
-    With `mixing`, of the mixtures `mixing @ v`, (m, m).
+    The product of a pair is `<v_i, v_j>` with `v = u - origin`. With `mixing`, the pairs are those of the mixtures
+    `mixing @ v`, (m, m).
 
-    With `factors`, of `v_i = factors[i] (u_i - origin)`, where infinite numbers count as the largest there are. With
-    `rows`, of these rows of the values.
+    With `factors`, `v_i = factors[i] (u_i - origin)`, where infinite numbers count as the largest there are. With
+    `rows`, the pairs are those of these rows of the values.
     """
     shares = None if mixing is None else torch.from_numpy(mixing).to(values.device)
     clients = len(values) if rows is None else len(rows)
@@ -191,9 +192,10 @@ def resolution(values: Tensor) -> float:
 
 
 def central_products(values: Tensor, mixing: Array | None = None) -> Array:
-    """Compute `<u_i - u_c, u_j - u_c>` of all pairs, (n, n), for a `u_c` of median norm.
+    """Compute inner products of updates relative to a central one, (n, n).
 
-    With `mixing`, of the mixtures.
+    The product of a pair is `<u_i - u_c, u_j - u_c>`, where `u_c` is an update of median norm. With `mixing`, the pairs
+    are those of the mixtures.
     """
     return central_view(values, mixing).products
 
@@ -233,9 +235,9 @@ def pairwise_distances(values: Tensor) -> Array:
 
 
 def cosines(values: Tensor, rows: Tensor | None = None) -> Array:
-    """Compute the cosine of the angle between all pairs, (n, n); 0 with a zero update.
+    """Compute the cosine of the angle between all pairs, (n, n).
 
-    With `rows`, between these rows.
+    The cosine with a zero update is 0. With `rows`, the pairs are those of these rows.
     """
     products = gram_matrix(values, rows=rows)
     if not np.isfinite(np.diag(products)).all():  # sums of finite updates may have overflowed

@@ -59,7 +59,10 @@ class MultiKrum(WeightedRule):
 
 
 def weigh_best(updates: ClientUpdates, f: int, keep: int) -> Array:
-    """Return equal weights for the `keep` updates with the lowest scores, or for all if there are fewer."""
+    """Return equal weights for the `keep` updates with the lowest scores.
+
+    If there are fewer updates, all get equal weights.
+    """
     total = len(updates.values)
     scores = krum_scores(pairwise_distances(updates.values), f)
     chosen = rank_clients(scores, updates.round.clients.ids)[: min(keep, total)]
@@ -79,9 +82,9 @@ def check_majority(rule: str, f: int, clients: int) -> None:
 
 
 def krum_scores(distances: Array, f: int) -> Array:
-    """Sum the squared distances of each client to its `n - f - 2` nearest others.
+    """Sum the squared distances of each client to its nearest others.
 
-    At least one other counts.
+    The nearest are `n - f - 2` others, and at least one.
     """
     neighbours = max(1, len(distances) - f - 2)
     near = (np.sort(distances[rows], axis=1)[:, 1 : neighbours + 1].sum(axis=1) for rows in row_blocks(distances))

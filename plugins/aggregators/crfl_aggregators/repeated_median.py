@@ -50,9 +50,9 @@ def median_slopes(across: Numbers) -> Numbers:
 
 
 def point_medians(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.intp]) -> Numbers:
-    """Compute `median_{j != i} (y_j - y_i) / (j - i)` for some rows and places i.
+    """Compute the median slope through some points of some rows.
 
-    Not all of them are in memory at once.
+    For place i this is `median_{j != i} (y_j - y_i) / (j - i)`. The slopes are never all in memory at once.
     """
     found = np.empty(len(rows), across.dtype)
     for first in range(0, len(rows), ROWS_AT_ONCE):
@@ -76,7 +76,10 @@ def medians_at(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.intp]
 
 
 def row_medians(rows: Numbers) -> Numbers:
-    """Return the median of sorted rows, the mean of the middle two if their number is even."""
+    """Return the median of sorted rows.
+
+    It is the mean of the middle two if their number is even.
+    """
     count = rows.shape[1]
     first = rows[:, (count - 1) // 2]
     second = rows[:, count // 2]
@@ -84,7 +87,7 @@ def row_medians(rows: Numbers) -> Numbers:
 
 
 def count_slopes_below(across: Numbers, guess: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Count the slopes of each place that are below the guess of its row, (b, n).
+    """Count each place's slopes below the guess of its row, (b, n).
 
     Let `r_i` be the place of i in the order, and `f_i` those behind i that come before it there. Then `r_i - f_i` of
     the `i` in front of it come before it as well, the others after it: `f_i + i - (r_i - f_i)` slopes are below.
@@ -98,10 +101,11 @@ def count_slopes_below(across: Numbers, guess: NDArray[np.float64]) -> NDArray[n
 
 
 def count_inversions(places: NDArray[np.signedinteger], order: NDArray[np.intp]) -> NDArray[np.int32]:
-    """Count the later places of each row that come before it in the order, (b, n).
+    """Count each place's later places that come before it, (b, n).
 
-    Pairs within a section of the row are compared one by one, all that have the same distance at once. Of later
-    sections, running along the order counts who belongs to one.
+    Later means later in the row, and before means before in the order. Pairs within a section of the row are compared
+    one by one, all that have the same distance at once. For later sections, a run along the order counts the places
+    that belong to each.
     """
     rows, count = places.shape
     sections = -(-count // SECTION_LENGTH)
@@ -193,7 +197,10 @@ class MedianSearch:
         return np.where((both > FEW_CANDIDATES) & ~self._is_narrow(), guess, np.nan)
 
     def _apply_guess(self, guess: NDArray[np.float64]) -> None:
-        """Count slopes below a guess for every row, and make it an end where that is certain."""
+        """Count the slopes below a guess for every row.
+
+        The guess becomes an end of the row's interval where that is certain.
+        """
         asked = np.flatnonzero(np.isfinite(guess))
         if not len(asked):
             return

@@ -112,7 +112,10 @@ class DoubtfulValues:
 
 
 def cache_blocks(values: Tensor) -> list[slice]:
-    """Return the columns of the updates in blocks that stay in the cache of a core."""
+    """Return blocks of columns of the updates that fit the cache.
+
+    A block stays in the cache of one core.
+    """
     width = max(1, NUMBERS_PER_BLOCK // (2 * len(values)))
     return [slice(first, first + width) for first in range(0, values.shape[1], width)]
 
@@ -126,9 +129,9 @@ def full_weights(shares: Tensor, order: Tensor, doubts: DoubtfulValues) -> Tenso
 
 
 def rank_values(block: Tensor) -> tuple[Tensor, Tensor]:
-    """Sort the values of every coordinate, with the rows they came from: (n, b) -> (b, n).
+    """Sort the values of every coordinate: (n, b) -> (b, n).
 
-    Equal values keep their order.
+    The second tensor has the rows from which the values came. Equal values keep their order.
     """
     across = block.T.contiguous()
     if across.device.type != "cpu":
@@ -150,14 +153,20 @@ def fit_slopes(across: Tensor) -> Tensor:
 
 
 def fit_lines(across: Tensor, slope: Tensor) -> Tensor:
-    """Evaluate the line of sorted values against their rank at every rank: (b, n) -> (b, n)."""
+    """Evaluate each coordinate's line at every rank: (b, n) -> (b, n).
+
+    The line fits the sorted values against their rank.
+    """
     clients = across.shape[1]
     ranks = torch.arange(clients, dtype=across.dtype, device=across.device)
     return row_medians(across)[:, None] + slope[:, None] * (ranks - (clients - 1) / 2)
 
 
 def row_medians(across: Tensor) -> Tensor:
-    """Return the median of sorted rows, the mean of the middle two if their number is even."""
+    """Return the median of sorted rows.
+
+    It is the mean of the middle two if their number is even.
+    """
     count = across.shape[1]
     return across[:, [(count - 1) // 2, count // 2]].mean(1)
 

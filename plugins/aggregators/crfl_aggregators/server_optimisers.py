@@ -77,7 +77,10 @@ class Adaptive(ServerOptimiser):
         """Return v_t from v_(t-1) and the squares of the aggregate."""
 
     def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:  # noqa: ARG002
-        """Return the aggregate's share in m_t as the scale, that of earlier rounds as the offset."""
+        """Return the scale and the offset that m_t gives.
+
+        The scale is the share of the aggregate, the offset is that of earlier rounds.
+        """
         before = state["first"].to(aggregate) if state else aggregate.new_zeros(aggregate.shape)
         second = state["second"].to(aggregate) if state else aggregate.new_full(aggregate.shape, self.tau**2)
         second = self.second_moment(second, aggregate.square())

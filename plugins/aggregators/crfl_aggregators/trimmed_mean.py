@@ -38,7 +38,10 @@ class Trimming(CoordinateWise):
         return Choice(across[:, first : last + 1].mean(1), (low, high, low_share, high_share))
 
     def block_weights(self, block: Tensor, choice: Choice) -> Tensor:
-        """Give clients at an end of the middle a share of the places left for their value."""
+        """Give 1 to clients inside the middle and less at its ends.
+
+        A client at an end gets a share of the places left for its value.
+        """
         low, high, low_share, high_share = choice.facts
         weights = ((block > low) & (block < high)).to(block)
         weights = torch.where(block == low, low_share, weights)

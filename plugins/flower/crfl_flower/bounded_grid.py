@@ -47,10 +47,16 @@ class ReplyGrid(Protocol):
         """State how many bytes a reply may have, before messages are sent."""
 
     def pull_reply(self, message_id: str, limit: int) -> Message | None:
-        """Return the reply to a message, or None. Raises `ReplyTooLarge`, and anything else if it is malformed."""
+        """Return the reply to a message, or None.
+
+        Raises `ReplyTooLarge`, and any other exception if the reply is malformed.
+        """
 
     def drop(self, message_id: str) -> None:
-        """Forget a message that was not answered well in time, and what has arrived of its reply."""
+        """Forget a message without a good reply in time.
+
+        The grid also forgets what has arrived of the reply.
+        """
 
 
 def read_reply(grid: ReplyGrid, message_id: str, limit: int) -> tuple[Message | None, str]:
@@ -161,9 +167,10 @@ class BoundedGrid(HttpGrid):
         return replies
 
     def drop(self, message_id: str) -> None:
-        """Let Flower forget a message that was not answered well in time, and what has arrived of its reply.
+        """Let Flower forget a message without a good reply in time.
 
-        A node that is away, or hostile, has not confirmed it, so Flower would keep it until the end of the run.
+        Flower also forgets what has arrived of the reply. A node that is away, or hostile, has not confirmed the
+        message, so Flower would keep it until the end of the run.
         """
         self._drop_reply(message_id)
         self._confirm(message_id)

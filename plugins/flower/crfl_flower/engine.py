@@ -38,7 +38,10 @@ class Flower(Engine):
     _exchange: Exchange | None = PrivateAttr(default=None)
 
     def open(self, job: Job) -> None:
-        """Connect to the federation that `crfl federation serve` has started and prepare what its nodes are told."""
+        """Connect to the federation that `crfl federation serve` has started.
+
+        The engine also prepares what the server tells its nodes.
+        """
         from crfl_flower.client_app import specification_for_nodes
         from crfl_flower.exchange import CURRENT_EXCHANGE
 

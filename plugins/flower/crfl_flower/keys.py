@@ -66,7 +66,10 @@ def parse_host(host: str) -> x509.GeneralName:
 
 
 def write_node_key(private: Path, public: Path) -> None:
-    """Create a node's key pair: the private key stays with the node, the public key identifies it to the server."""
+    """Create a node's key pair.
+
+    The private key stays with the node; the public key identifies it to the server.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     write_secret(private, encode_private_key(key, serialization.PrivateFormat.OpenSSH))
     formats = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
@@ -85,7 +88,7 @@ def write_secret(path: Path, content: bytes) -> None:
 
 
 def check_secret_file(path: Path) -> None:
-    """Raise `StoreError` if a file that holds a secret is missing, or if other users may read it."""
+    """Raise `StoreError` if a secret file is missing or readable by others."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
@@ -105,9 +108,10 @@ def private_files() -> Iterator[None]:
 
 
 def read_client_keys(folder: Path) -> list[bytes | None]:
-    """Return the public keys of all clients as PEM, client 0 first: the files of `nodes`, sorted by name.
+    """Return the public keys of all clients as PEM, client 0 first.
 
-    A client whose file ends in `.revoked` instead of `.pub` keeps its place, and has None instead of a key.
+    They are the files of `nodes`, sorted by name. A client whose file ends in `.revoked` instead of `.pub` keeps its
+    place, and has None instead of a key.
     """
     files = sorted((file for file in (folder / "nodes").glob("*") if file.suffix in CLIENT_SUFFIXES), key=client_name)
     if not any(file.suffix == ".pub" for file in files):

@@ -175,7 +175,10 @@ def explain_refusal(words: str) -> str:
 
 @contextmanager
 def write_secret_file(path: Path, secret: bytes) -> Iterator[Path]:
-    """Write a secret for a process to read at its start; delete the file at the end of the block."""
+    """Write a secret for a process to read at its start.
+
+    The file is deleted at the end of the block.
+    """
     from crfl_flower.keys import write_secret
 
     path.unlink(missing_ok=True)

@@ -37,11 +37,12 @@ def limit_parts(reply_bytes: int) -> int:
 
 
 def limit_replies(push: Push, limits: Limits) -> Push:
-    """Return Flower's handler for announced replies, restricted to one reply per order and to what `limits` allow.
+    """Restrict Flower's handler for announced replies.
 
-    A reply that is refused is never stored, and the server counts it as missing. Whether a reply is in time is decided
-    here, when its announcement and its parts arrive, so it does not depend on how long the server is busy with replies
-    of other nodes. What the node announced for its previous order is deleted.
+    The new handler accepts one reply per order, and only what `limits` allow. A reply that is refused is never stored,
+    and the server counts it as missing. Whether a reply is in time is decided here, when its announcement and its parts
+    arrive, so it does not depend on how long the server is busy with replies of other nodes. What the node announced
+    for its previous order is deleted.
     """
 
     def push_limited(request: PushMessagesRequest, state: InMemoryLinkState) -> PushMessagesResponse:

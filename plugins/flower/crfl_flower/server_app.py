@@ -58,14 +58,20 @@ class FederatedRun:
         return app
 
     def run_path(self, config: RunConfig) -> Path:
-        """Return the run directory. Raises `StoreError` if it holds a finished run, before any node joins."""
+        """Return the run directory.
+
+        Raises `StoreError` before any node joins if the directory holds a finished run.
+        """
         path = self.out or Path("runs", config.name)
         if (path / "status.json").exists() and RunDirectory(path).state == "finished":
             raise StoreError(f"{path}: holds a finished run: name another directory with --out")
         return path
 
     def play(self, grid: BoundedGrid) -> RunResult:
-        """Register the nodes unless the resumed run has done so, then play all rounds and certify."""
+        """Register the nodes, play all rounds and certify.
+
+        Nodes that the resumed run has registered are not registered again.
+        """
         config, engine = load_settings(self.config, self.overrides)
         path = self.run_path(config)
         samples = read_registered_samples(path)
@@ -135,7 +141,10 @@ class FederatedRun:
 
 
 def load_settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flower]:
-    """Return the config of a federation and its engine. Raises `ConfigError` if the config is not for nodes."""
+    """Return the config of a federation and its engine.
+
+    Raises `ConfigError` if the config is not for nodes.
+    """
     config = load_config(path, overrides=overrides).config
     engine = config.engine
     if not isinstance(engine, Flower):

@@ -135,7 +135,10 @@ class CrflStrategy(FedAvg):
         return self._arrays_from_model(model), MetricRecord({"counted": counted, "zero": len(updates) - counted})
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Aggregate the metrics of the evaluation on clients; None if a reply does not fit the others."""
+        """Aggregate the metrics of the evaluation on clients.
+
+        The result is None if a reply does not fit the others.
+        """
         try:
             return super().aggregate_evaluate(server_round, replies)
         except Exception as error:  # a hostile reply may raise anything, and no certificate uses these metrics
@@ -247,9 +250,10 @@ class CrflStrategy(FedAvg):
 
 
 def read_numbers(array: Array, shape: tuple[int, ...]) -> Tensor:
-    """Return the numbers of an array of this shape, flat. Raises `MalformedMessage` before reading too many bytes.
+    """Return the numbers of an array of this shape, flat.
 
-    The header of NumPy's format is compared with what was asked for, so it allocates nothing by itself.
+    Raises `MalformedMessage` before it reads too many bytes. The header of NumPy's format is compared with what was
+    asked for, so it allocates nothing by itself.
     """
     count = math.prod(shape)
     if tuple(array.shape) != shape or len(array.data) > 8 * count + HEADER_BYTES:

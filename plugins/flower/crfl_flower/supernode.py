@@ -25,7 +25,10 @@ class ShortPauses:
 
 
 def main() -> None:
-    """Start the SuperNode. The first argument is the id of the parent process, the others are `flower-supernode`'s."""
+    """Start the SuperNode.
+
+    The first argument is the id of the parent process, the others are `flower-supernode`'s.
+    """
     from flwr.supercore.app_utils import start_parent_process_monitor
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
