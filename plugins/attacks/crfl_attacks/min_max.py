@@ -27,7 +27,10 @@ class DistanceConstrained(Byzantine):
 
     @abstractmethod
     def remoteness(self, squared: Tensor) -> Tensor:
-        """Measure how far an update is from all honest ones: squared distances (..., n) -> (...)."""
+        """Measure how far an update is from all honest ones.
+
+        The squared distances (..., n) become one number each, (...).
+        """
 
     def direction(self, known: AttackerView) -> Tensor:
         """Return the perturbed mean."""

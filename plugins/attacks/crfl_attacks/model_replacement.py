@@ -70,7 +70,10 @@ class ConstrainAndScale(ModelReplacement):
     alpha: float = Field(0.7, gt=0, le=1, description="weight of the task; the rest is the weight of staying close")
 
     def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
-        """Add the pull toward the start: `alpha` of the task, `1 - alpha` of the distance."""
+        """Add the pull toward the start to the gradient.
+
+        The task has the weight `alpha`, the distance has the weight `1 - alpha`.
+        """
         away = weights - start
         distance: Tensor = torch.linalg.vector_norm(away, dim=-1, keepdim=True)
         tiny = torch.finfo(away.dtype).tiny  # at the start itself 0 is a subgradient

@@ -37,7 +37,10 @@ class Backdoor(GroupCertificate):
         return VoteRequest("group-distances")
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:  # noqa: ARG002
-        """Check that nothing crosses groups, and that moved inputs move features and logits by a bounded amount."""
+        """Check that groups are isolated and that features and logits are bounded.
+
+        The bounds hold for inputs that an attacker moves.
+        """
         facts = ledger.facts
         weighted = facts.groups is not None and facts.groups.weights is not None
         lipschitz = facts.feature_lipschitz

@@ -72,7 +72,10 @@ class GroupVote(GroupCertificate):
         return (UPDATE_CAP,) if self.refine and cap_updates else ()
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
-        """Request the vote of every group, with its ranking of all classes if they vote by pairs."""
+        """Request the vote of every group.
+
+        If groups vote by pairs, request the ranking of all classes of each group.
+        """
         return VoteRequest("group-rankings" if votes_by_pairs(ledger) else "groups")
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
@@ -122,10 +125,11 @@ class GroupVote(GroupCertificate):
         return self.guarantee_from_counts(counts, np.minimum(stood, float(len(candidates_of(groups, named)))))
 
     def certify_pairs(self, ledger: Ledger, cast: GroupRankings, threat: Threat) -> Guarantee:
-        """Return how many clients the winner of a Condorcet vote tolerates: as long as it beats every other class.
+        """Return how many clients the winner of a Condorcet vote tolerates.
 
-        With `refine` a group whose own certificate says that it predicts the winner also prefers it to all others; any
-        other preference costs one client. `p_a` is the share of votes that prefer the winner to its closest rival.
+        It tolerates clients as long as it beats every other class. With `refine` a group whose own certificate says
+        that it predicts the winner also prefers it to all others; any other preference costs one client. `p_a` is the
+        share of votes that prefer the winner to its closest rival.
         """
         groups = ledger.facts.groups
         assert groups is not None
@@ -177,7 +181,10 @@ def votes_by_pairs(ledger: Ledger) -> bool:
 
 
 def units_of(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.bool_]:
-    """Return which groups each attacker reaches, (G, U): all of a client's random subsets, else any one group."""
+    """Return which groups each attacker reaches, (G, U).
+
+    With random subsets, an attacker reaches all groups of a client. Otherwise it reaches any one group.
+    """
     reached = membership_table(groups, named)
     if groups.by == "subsets":
         return reached
@@ -185,7 +192,10 @@ def units_of(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.bo
 
 
 def candidates_of(groups: GroupFacts, named: tuple[int, ...] | None) -> list[int]:
-    """Return the clients that may attack and are in a group: all of them, or the named ones."""
+    """Return the clients that may attack and are in a group.
+
+    If `named` is None, all clients may attack.
+    """
     members = {client for group in groups.members for client in group}
     return sorted(members if named is None else members & set(named))
 
@@ -238,7 +248,10 @@ def client_checks(own: Ledger, threat: Threat) -> tuple[Check, ...]:
 
 
 def groups_own_checks(ledger: Ledger, threat: Threat) -> Iterator[Check]:
-    """Yield what the groups' own certificates declare, and whether they also hold for attacks that may come."""
+    """Yield what the groups' own certificates declare.
+
+    Also yield whether they hold for attacks that may come.
+    """
     lost = 0
     declared: dict[str, Check] = {}
     for group in range(ledger.facts.models):

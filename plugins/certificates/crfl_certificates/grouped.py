@@ -49,7 +49,10 @@ class GroupCertificate(Certificate):
 def guarantee_of_winner(
     winner: NDArray[np.int64], p_a: NDArray[np.float64], p_b: NDArray[np.float64], clients: NDArray[np.float64]
 ) -> Guarantee:
-    """Build the guarantee from the winners of votes and the tolerated numbers of clients, NaN where it abstains."""
+    """Build the guarantee from the winners of votes.
+
+    `clients` has the tolerated numbers of clients, NaN where the vote abstains.
+    """
     with np.errstate(divide="ignore"):
         logs = np.log(clients)
     prediction = np.where(np.isnan(clients), ABSTAIN, winner)
@@ -120,7 +123,10 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
 
 
 def check_classes(ledger: Ledger) -> tuple[Check, ...]:
-    """Declare that no client adds a class, which would be one of every group's model, if classes were not stated."""
+    """Declare that no client adds a class.
+
+    An added class would be one of every group's model. There is no check if the config states the classes.
+    """
     if not ledger.facts.classes_found:
         return ()
     return (

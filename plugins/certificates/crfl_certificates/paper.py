@@ -75,7 +75,10 @@ class Paper(Certificate):
         return "any"
 
     def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
-        """Return the update cap only if the config asks for it: the paper's server has none."""
+        """Return the update cap only if the config asks for it.
+
+        The paper's server has no update cap.
+        """
         return (UPDATE_CAP,) if cap_updates else ()
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
@@ -116,7 +119,10 @@ class Paper(Certificate):
         return formulas.kl_budget(np.maximum(p_a, p_b), np.minimum(p_a, p_b))
 
     def _round_radius(self, ledger: Ledger, threat: Threat, attacked: int, budget: Array, test_noise: float) -> Array:
-        """Return the log radii for an attack in round `attacked`; other attacked rounds do not contract."""
+        """Return the log radii for an attack in round `attacked`.
+
+        Other attacked rounds do not contract.
+        """
         final = attacked == ledger.facts.rounds
         others = set(threat.rounds) if threat.attacked_rounds > 1 else set()
         later = [record for record in ledger.rounds[attacked:] if record.round not in others]

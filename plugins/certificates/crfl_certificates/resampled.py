@@ -57,5 +57,8 @@ def check_known_rounds(threat: Threat) -> tuple[Check, ...]:
 
 
 def fresh_noise_stds(ledger: Ledger, start: int, test_noise: float) -> NDArray[np.float64]:
-    """Return the noise std of every round from `start` on; the last is the test noise."""
+    """Return the noise std of every round from `start` on.
+
+    The last is the test noise.
+    """
     return np.array([record.noise_std for record in ledger.rounds[start - 1 : -1]] + [test_noise])

@@ -120,7 +120,10 @@ class Arrays(SplitDataset):
         return replace(data, ranges=self._declared_ranges(self.ranges or {}, columns))
 
     def text_columns(self) -> dict[str, tuple[str, ...]]:
-        """Return the distinct texts of each input column of a table that does not hold numbers only."""
+        """Return the distinct texts of each input column that holds text.
+
+        Columns that hold only numbers are left out.
+        """
         columns = self.source_columns()
         found: dict[str, set[str]] = {name: set() for name in columns}
         for block in tables.read_table(self._table, dict.fromkeys(columns, "text")):
@@ -212,7 +215,10 @@ class Arrays(SplitDataset):
         return np.column_stack(values).astype(np.float64, copy=False)
 
     def _input_columns(self, path: Path) -> tuple[str, ...]:
-        """Return the names of the inputs of a table: columns of numbers, and one for each text of the others."""
+        """Return the names of the inputs of a table.
+
+        These are the columns of numbers, and one name for each text of the other columns.
+        """
         columns = self._source_columns(path)
         categories = self.categories or {}
         if unknown := [name for name in categories if name not in columns]:
@@ -275,7 +281,11 @@ class Arrays(SplitDataset):
 
 
 def load_numpy(path: Path) -> Any:
-    """Load the array of a .npy file, mapped into memory, or a .npz file's arrays by name."""
+    """Load the array of a .npy file or a .npz file's arrays.
+
+    The array of a .npy file is mapped into memory; those of a .npz file are returned by name. Raises `DataError` if the
+    file cannot be read.
+    """
     try:
         if path.suffix == ".npy":
             return np.lib.format.open_memmap(path, mode="r")  # maps no Python objects
@@ -333,7 +343,10 @@ def is_number(text: str) -> bool:
 
 
 def first_text_label(labels: NDArray[np.generic]) -> int | None:
-    """Return the row of the first label that is not a whole number, if others are."""
+    """Return the row of the first label that is not a number.
+
+    Numbers are whole numbers. The result is None if no label is a number, or if all are.
+    """
     if labels.dtype.kind != "U":
         return None
     values, codes = np.unique(labels, return_inverse=True)

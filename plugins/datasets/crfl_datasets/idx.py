@@ -117,7 +117,10 @@ def read_images(path: Path, *, turned: bool = False) -> Bytes:
 
 
 def cache_file(path: Path, *, turned: bool) -> Path:
-    """Return the path of a file's cache; it changes with place, size and time of change."""
+    """Return the path of a file's cache.
+
+    It changes with the place, the size and the modification time of the file.
+    """
     try:
         status = path.stat()
     except OSError as error:
@@ -128,7 +131,10 @@ def cache_file(path: Path, *, turned: bool) -> Path:
 
 
 def map_cache(cached: Path) -> Bytes | None:
-    """Map the array of a cache file, copied on write; None unless a whole one is there."""
+    """Map the array of a cache file, copied on write.
+
+    The result is None unless the file holds a whole array.
+    """
     try:
         array = np.load(cached, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError):
@@ -137,9 +143,9 @@ def map_cache(cached: Path) -> Bytes | None:
 
 
 def write_cache(cached: Path, path: Path, *, turned: bool) -> None:
-    """Write the images of an IDX file to the cache as a whole or not at all.
+    """Write the images of an IDX file to the cache atomically.
 
-    The cache of an older version of the file is removed.
+    The cache is written as a whole or not at all. The cache of an older version of the file is removed.
     """
     if not may_write_caches():
         raise PermissionError(f"{cached}: a dry run writes nothing")

@@ -158,7 +158,11 @@ class Loan(SplitDataset, FileDataset):
 def text_codes(
     block: tables.TableBlock, rows: NDArray[np.int64], column: str, names: tuple[str, ...], remedy: str
 ) -> NDArray[np.int64]:
-    """Return the place of the column's text among these names, for some rows of a block."""
+    """Return the place of the column's text among these names.
+
+    There is one place for each of the given rows of a block. Raises `DataError` with the remedy if a text is not among
+    the names.
+    """
     codes, texts = block.texts(column)
     found = np.array([names.index(text) if text in names else -1 for text in texts])[codes[rows]]
     if (found < 0).any():

@@ -132,7 +132,10 @@ class SharedRound:
         self._error: BaseException | None = None
 
     def parts(self, place: int, job: Job) -> Iterator[tuple[int, LocalUpdates]]:
-        """Yield the parts of the round for one run, each with the place of the run that trained it."""
+        """Yield the parts of the round for one run.
+
+        Each part comes with the place of the run that trained it.
+        """
         for _ in range(self._count):
             trainer, trained = self._next(place, job)
             yield trainer, select_place(place, trained)

@@ -58,7 +58,10 @@ class Adam(LocalAlgorithm):
     epsilon: float = Field(1e-8, gt=0, description="added to the root, against division by zero")
 
     def direction(self, step: LocalStep, state: State) -> StepDirection:
-        """Return `m / (sqrt(v) + epsilon)` with corrected averages m of gradients and v of squares."""
+        """Return `m / (sqrt(v) + epsilon)`.
+
+        m and v are the corrected averages of gradients and of their squares.
+        """
         gradient = step.gradient
         mean, square = (state.get(name, torch.zeros_like(gradient)) for name in ("mean", "square"))
         mean = self.beta1 * mean + (1.0 - self.beta1) * gradient
@@ -104,5 +107,8 @@ class FedDyn(StatefulAlgorithm):
         return StepDirection(step.gradient - step.memory["slope"] + self.alpha * (step.parameters - step.start))
 
     def remember(self, finished: LocalRound) -> State:
-        """Return the slope of the client's loss where its training ended, if it has reached a minimum."""
+        """Return the slope of the client's loss where its training ended.
+
+        The value is that slope only if the training has reached a minimum.
+        """
         return {"slope": finished.memory["slope"] - self.alpha * (finished.parameters - finished.start)}

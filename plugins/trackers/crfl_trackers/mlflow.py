@@ -42,7 +42,10 @@ class MLflow(Tracker):
 
     @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:
-        """Make an MLflow run, or find that of a run that resumes, and log the config as parameters."""
+        """Make an MLflow run and log the config as parameters.
+
+        A run that resumes continues in its MLflow run.
+        """
         try:
             from mlflow import MlflowClient, is_tracking_uri_set
             from mlflow.entities import Param

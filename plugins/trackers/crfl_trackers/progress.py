@@ -50,7 +50,10 @@ class Progress(Tracker):
 
     @hookimpl
     def crfl_round_finished(self, run: RunContext, record: RoundRecord) -> None:
-        """Advance, with loss and accuracy of the round if they were measured; of several groups, those of the first."""
+        """Advance, with loss and accuracy of the round if they were measured.
+
+        With several groups, these are the numbers of the first.
+        """
         if record.group:
             return
         figures: Sequence[str] = ()

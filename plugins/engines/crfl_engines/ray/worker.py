@@ -113,7 +113,10 @@ class Worker:
         return f"{machine}, process {os.getpid()}"
 
     def train(self, sent: SentTask, clients: Mapping[str, NDArray[Any]], part: slice) -> tuple[str, Answer]:
-        """Train the participants `part` of a round. The answer has a word before it, which Ray sends at once."""
+        """Train the participants `part` of a round.
+
+        The answer has a word before it, which Ray sends at once.
+        """
         assert self._job is not None
         trained = self._job.train(sent.to_task(clients), part)
         return DONE, (to_array(trained.updates), vars(trained.measurements), arrays_of(trained.memory))

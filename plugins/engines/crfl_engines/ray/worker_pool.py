@@ -67,7 +67,10 @@ class PartQueue:
         ]
 
     def take(self, ahead: int) -> int | None:
-        """Take the first part that is left, if it is not too far ahead of the next one."""
+        """Take the first part that is left.
+
+        The result is None if no part is left, or if the first is too far ahead of the next one.
+        """
         if not self._left or self._left[0] >= self._first + ahead:
             return None
         return self._left.pop(0)
@@ -255,7 +258,10 @@ class WorkerPool:
                 self._workers.append(hand)
 
     def _check_cluster(self) -> None:
-        """Raise `RunError` if the control store is gone: Ray itself would end this process without a word."""
+        """Raise `RunError` if the control store is gone.
+
+        Ray itself would end this process without a message.
+        """
         if time.monotonic() < self._looked + LOOK_SECONDS:
             return
         gone = time.monotonic() + GONE_SECONDS

@@ -115,10 +115,11 @@ IMAGES_PER_BATCH = 100
 
 
 def draw_strokes(count: int, height: int, width: int, seed: int) -> NDArray[np.float64]:
-    """Draw grey images of one to three joined Bezier curves, (count, height width), 0 to 1.
+    """Draw grey images of one to three joined Bezier curves.
 
-    Curves keep to the middle of the image, as digits do; the pen is 2 to 4 % of the image's side wide. The same images
-    for the same arguments, and the first ones are the same for every count.
+    The images have the shape (count, height width) and values from 0 to 1. Curves keep to the middle of the image, as
+    digits do; the pen is 2 to 4 % of the image's side wide. The same arguments give the same images, and the first ones
+    are the same for every count.
     """
     generator = Streams(seed).generator("data/strokes")
     blocks = [draw_images(generator, height, width) for _ in range(0, count, IMAGES_PER_BATCH)]
