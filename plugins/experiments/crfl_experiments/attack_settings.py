@@ -20,7 +20,9 @@ class AttackSettings(NamedTuple):
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> AttackSettings | None:
-        """Read the settings of a complete config as plain data; None without an attack.
+        """Read the settings of a complete config as plain data.
+
+        The result is None without an attack.
 
         >>> rounds = {"first": 1, "every": 1}
         >>> attack = {"clients": [0, 1, 2], "rounds": rounds, "scale": 10.0}
@@ -89,7 +91,10 @@ def difference_note(attacks: Sequence[AttackSettings], varied: Collection[str]) 
 
 
 def either(values: Sequence[str]) -> str:
-    """Join different values with "or"; of many the first two and the last."""
+    """Join different values with "or".
+
+    If there are many, the text has the first two and the last.
+    """
     different = list(dict.fromkeys(values))
     if len(different) > MOST_VALUES:
         different = [*different[:2], "...", different[-1]]

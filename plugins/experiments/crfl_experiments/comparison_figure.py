@@ -88,7 +88,10 @@ def line_titles(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def lines_along_key(comparison: Comparison, key: str, measure: str) -> list[Line]:
-    """Return a measure against a key, one line for each combination of the other keys."""
+    """Return the lines of a measure against a key.
+
+    There is one line for each combination of the other keys.
+    """
     from crfl_reports.figures import Line
 
     if key not in comparison.keys:

@@ -49,7 +49,7 @@ class Point(Table):
 
     @property
     def strength(self) -> float:
-        """Return S, the factor by which one attacker can multiply a gradient shift."""
+        """Return S, an attacker's largest factor on a gradient shift."""
         poisoned = self.steps * self.poison_ratio
         return float(formulas.attack_strength(self.weight, self.scale, self.learning_rate, poisoned))
 
@@ -167,7 +167,10 @@ def paper_radius(point: Point, terms: Mapping[str, float]) -> float:
 
 
 def paper_divergence(point: Point, terms: Mapping[str, float]) -> tuple[float, ...]:
-    """Calculate the bound of Theorem 2 after the attacked round and after every later one."""
+    """Calculate the bound of Theorem 2 for every round.
+
+    The first value is after the attacked round, the others are after each later round.
+    """
     deltas = point.deltas if len(point.deltas) == point.attackers else point.deltas * point.attackers
     added = formulas.attack_divergence(
         deltas, noise_std=point.noise_std, lipschitz=terms["L_Z"], strengths=[terms["S"]] * point.attackers

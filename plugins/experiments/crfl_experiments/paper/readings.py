@@ -148,7 +148,7 @@ class Reading:
 
     @cached_property
     def _loosened(self) -> float:
-        """Return the factor on radii that makes them use the L_Z of another round."""
+        """Return the factor that makes radii use another round's L_Z."""
         if self.loose_round is None:
             return 1.0
         ledger = self.cell.run.ledger
@@ -225,7 +225,10 @@ def group_cells(source: Source, cells: Iterable[CellResult]) -> list[Point]:
 
 
 def noise_free_point(source: Source, cells: Iterable[CellResult]) -> Point | None:
-    """Return the cells trained without noise, for which the paper's radius does not exist."""
+    """Return the cells trained without noise.
+
+    The paper's radius does not exist for them. The result is None if there are none.
+    """
     finished = [one for one in cells if one.note.state == "finished" and is_noise_free(one)]
     readings = {one.settings["seed"]: Reading(one, first=source.first) for one in finished}
     return Point(source.figure, 0.0, "", readings) if readings else None
@@ -307,7 +310,9 @@ SETS_APART = Measure(
 
 
 def format_mean(values: Sequence[float]) -> str:
-    """Format the mean, and the standard deviation over seeds if there are several.
+    """Format the mean of some values.
+
+    If they differ, the text also has their standard deviation over seeds.
 
     >>> format_mean([0.7134]), format_mean([0.71, 0.73]), format_mean([1.986, 1.986])
     ('0.713', '0.72 ± 0.014', '1.99')

@@ -59,7 +59,10 @@ class SoundAnswer:
 
     @property
     def accuracy(self) -> list[float]:
-        """Return the accuracy of every seed: predictions of this certificate are the model's own."""
+        """Return the accuracy of every seed.
+
+        The predictions of this certificate are the model's own.
+        """
         return self.point.of(lambda one: float(one.samples().right.mean()))
 
     @property
@@ -71,7 +74,10 @@ class SoundAnswer:
 def find_answers(
     beside: SoundQuestion, values: Sequence[float], cells: Sequence[CellResult], first: int | None
 ) -> list[SoundAnswer]:
-    """Return the answers at those values of a figure's axis that have one."""
+    """Return the answers at the values of a figure's axis.
+
+    Values without an answer are left out.
+    """
     own = [one for one in cells if one.settings[FIGURE_KEY] == beside.figure]
     points = group_cells(Source(beside.figure, beside.axis, first=first, certificate=CERTIFICATE), own)
     if not points:

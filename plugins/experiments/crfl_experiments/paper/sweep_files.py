@@ -79,7 +79,10 @@ class ReproductionOptions:
     authors: bool = False
 
     def settings(self, dataset: str) -> dict[str, Any]:
-        """Return the settings of every cell of the paper's figures, whatever a figure says."""
+        """Return the settings of every cell of the paper's figures.
+
+        They override what a figure says.
+        """
         authors = AUTHORS[dataset] if self.authors else {}
         return {**authors, **self._fast_settings(dataset), **self._override_settings()}
 
@@ -107,7 +110,10 @@ class ReproductionOptions:
         return {key: value for key, value in FAST[dataset].items() if not (other_data and key.startswith("dataset."))}
 
     def _names_other_data(self, dataset: str) -> bool:
-        """Return whether an override takes another dataset, which may have fewer samples than `--fast` takes."""
+        """Return whether an override takes another dataset.
+
+        That dataset may have fewer samples than `--fast` takes.
+        """
         settings = self._override_settings()
         chosen = settings.get("dataset")
         named = settings.get("dataset.type", chosen.get("type") if isinstance(chosen, Mapping) else chosen)

@@ -103,9 +103,9 @@ class Definition:
 
 
 def define(config: Any = None, overrides: Sequence[str] = (), parts: Mapping[str, Any] | None = None) -> Definition:
-    """Read the sweep that a config describes; `parts` replace parts of its `[sweep]` table.
+    """Read the sweep that a config describes.
 
-    `overrides` are `key=value` texts that count in every cell.
+    `parts` replace parts of its `[sweep]` table. `overrides` are `key=value` texts that count in every cell.
     """
     tree, _ = read_source(config)
     table = tree.pop(SWEEP, {})
@@ -144,7 +144,10 @@ def load_cell_config(tree: Tree, settings: Settings) -> LoadedConfig:
 
 
 def config_keys(settings: Settings) -> Iterator[tuple[str, Any]]:
-    """Yield the settings that are keys of a config, without names that begin with `let.`."""
+    """Yield the settings that are keys of a config.
+
+    Names that begin with `let.` are left out.
+    """
     return ((key, value) for key, value in settings.items() if not key.startswith(FREE_PREFIX))
 
 
@@ -210,9 +213,10 @@ class StackPlace(NamedTuple):
 
 
 def place_in_stacks(configs: Sequence[RunConfig]) -> list[StackPlace]:
-    """Give configs that differ in the server's part alone places in a stack of models.
+    """Give configs places in stacks of models.
 
-    Configs with the same training have one place, because their bits must be the same.
+    Configs of a stack differ in the server's part alone. Configs with the same training have one place, because their
+    bits must be the same.
     """
     families: dict[str, dict[str, list[int]]] = {}
     for number, config in enumerate(configs):
@@ -245,7 +249,7 @@ def split_evenly(count: int) -> list[tuple[int, int]]:
 
 
 def with_stack_engine(config: RunConfig, models: int, place: int) -> RunConfig:
-    """Copy a config with the engine that trains it at a place in a stack."""
+    """Copy a config with the engine of a place in a stack."""
     tree = config_tree(config)
     chunk = tree["engine"].get("chunk_clients")
     tree["engine"] = {"type": "stacked", "models": models, "place": place}

@@ -66,7 +66,10 @@ class SweepFolder(RecordedDirectory):
 
     @classmethod
     def open(cls, path: Path) -> SweepFolder:
-        """Open the folder of a sweep. Raises `StoreError` if the folder does not hold one."""
+        """Open the folder of a sweep.
+
+        Raises `StoreError` if the folder does not hold one.
+        """
         folder = cls(path)
         if not folder.has_marker:
             raise StoreError(f"{path}: no folder of a sweep: give the path that `crfl sweep` printed")

@@ -114,7 +114,10 @@ EARLY_WORKERS: list[Worker] = []
 
 @contextmanager
 def start_worker_early() -> Iterator[None]:
-    """Start a worker while this process still reads its input. The first pool takes it."""
+    """Start a worker while this process still reads its input.
+
+    The first pool takes it.
+    """
     EARLY_WORKERS.append(Worker())
     try:
         yield

@@ -182,7 +182,10 @@ class CellActor:
         self._must_end = False
 
     def work(self, line: str) -> None:
-        """Run one job, or a stack of them; `take_messages` reports how they end."""
+        """Run one job or a stack of jobs.
+
+        `take_messages` reports how they end.
+        """
         import torch
 
         from crfl_experiments.sweeps.worker import run_jobs

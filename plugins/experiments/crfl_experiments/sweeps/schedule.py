@@ -34,7 +34,10 @@ class Plan:
 
 
 def plan_cells(cells: Sequence[Cell]) -> list[Plan]:
-    """Decide which cell copies which training, in the order in which cells should start."""
+    """Decide which cell copies the training of which other cell.
+
+    The plans are in the order in which cells should start.
+    """
     families: dict[str, list[Cell]] = {}
     for cell in cells:
         families.setdefault(training_key(cell.config), []).append(cell)
@@ -62,7 +65,10 @@ class Schedule:
 
     @property
     def jobs_left(self) -> int:
-        """Return the number of jobs that wait; cells of one stack are one job."""
+        """Return the number of jobs that wait.
+
+        The cells of one stack are one job.
+        """
         return len({self.plans[name].cell.stack or name for name in self.waiting})
 
     @property
@@ -86,7 +92,10 @@ class Schedule:
         return [self._job(plan) for plan in chosen]
 
     def record(self, event: Event) -> None:
-        """Record an event of a cell; when the cell has ended, write its note."""
+        """Record an event of a cell.
+
+        When the cell has ended, write its note.
+        """
         name = event.cell
         if event.kind == "round":
             self.rounds[name] = event.said["round"], event.said["rounds"]

@@ -77,7 +77,9 @@ def split_values(text: str) -> list[str]:
 
 
 def directory_name(settings: Mapping[str, Any]) -> str:
-    """Build the beginning of a directory's name from settings, valid on every file system.
+    """Build the beginning of a directory's name from settings.
+
+    The text is valid on every file system.
 
     >>> directory_name({"attack.scale": 10, "aggregation": "rfa", "seed": 3})
     'scale-10_aggregation-rfa_seed-3'

@@ -83,7 +83,10 @@ def run_jobs(line: str, say: Say) -> None:
 
 
 def run_stack(jobs: Sequence[Job], most_at_once: int, say: Say) -> None:
-    """Run the cells of a stack side by side, in a thread each."""
+    """Run the cells of a stack side by side.
+
+    Each cell has a thread.
+    """
     from crfl_engines.stacked import CURRENT_BARRIER, RoundBarrier, StackInterrupted
 
     from crfl_experiments.sweeps.cell_runner import read_config
@@ -154,7 +157,10 @@ def parse_job(fields: dict[str, Any]) -> Job:
 
 
 def failure_reason(error: Exception) -> str:
-    """Return why a cell failed, in a sentence; unexpected errors with their class."""
+    """Return why a cell failed, in a sentence.
+
+    The text of an unexpected error starts with its class.
+    """
     from crfl_core import CrflError
 
     # A cell is handed over as a mapping: which one it is says its own name.

@@ -96,7 +96,10 @@ def ending(report: Path, program: str = "crfl") -> Iterator[str]:
 
 
 def story_lines(results: Sequence[RunResult], *, plain: bool, colours: bool = False) -> Iterator[str]:
-    """Yield the story, line by line; with colours, successful attacks are red and proofs green."""
+    """Yield the story, line by line.
+
+    With colours, successful attacks are red and proofs green.
+    """
     red = partial(style, colour="red") if colours else str
     green = partial(style, colour="green") if colours else str
     yield "Ten clients learn to read digits. One of them plants a backdoor: an image with a"
@@ -134,7 +137,7 @@ def table(results: Sequence[RunResult], red: Colour, green: Colour) -> Iterator[
 
 
 def proof_text(curve: Curve | None) -> str:
-    """Write what is proved against 1, 2 and 3 clients, in a row."""
+    """Write the accuracy proved against 1, 2 and 3 clients."""
     if curve is None:
         return "nothing"
     known = dict(zip(curve.radii, curve.certified_accuracy, strict=True))
@@ -142,7 +145,10 @@ def proof_text(curve: Curve | None) -> str:
 
 
 def clean_curve(result: RunResult) -> Curve | None:
-    """Return the certified curve of the clean test images; None if there is none."""
+    """Return the certified curve of the clean test images.
+
+    The result is None if there is no such curve.
+    """
     return next((curve for curve in result.metrics.curves if curve.test_set == "clean"), None)
 
 
@@ -176,6 +182,6 @@ def chart(shares: Sequence[float], labels: Sequence[str], *, plain: bool = False
 
 
 def block(height: float, *, plain: bool) -> str:
-    """Return one character of a bar: how much of its line is filled."""
+    """Return one character of a bar, filled as far as `height`."""
     filled = min(1.0, max(0.0, height))
     return ("#" if filled >= 0.5 else " ") if plain else EIGHTHS[round(filled * 8)]

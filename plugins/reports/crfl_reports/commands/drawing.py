@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def run_places(paths: Sequence[Path]) -> list[Path]:
-    """Return the runs at some paths; a sweep stands for all of its finished cells."""
+    """Return the runs at some paths.
+
+    A sweep stands for all of its finished cells. Raises `StoreError` if there are none.
+    """
     found = [place for path in paths for place in run_paths(path)]
     if not found:
         raise StoreError(f"{paths[0]}: no cell is finished yet: continue with `crfl sweep {paths[0]}`")

@@ -120,9 +120,10 @@ def draw_summary(panels: Places, counts: NDArray[np.int64]) -> None:
 
 
 def neighbours(held: ArrayLike, columns: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Average counts (classes, clients) in columns of clients with the same most frequent class.
+    """Average counts (classes, clients) in columns of neighbouring clients.
 
-    The means of the columns, and which of the sorted clients is the first of each.
+    The clients are sorted by their most frequent class, then by size. Return the means of the columns, and which of the
+    sorted clients is the first of each.
     """
     counts = np.asarray(held, np.int64)
     clients = counts.shape[1]
@@ -164,7 +165,10 @@ def scale(counts: NDArray[Any]) -> Normalize:
 
 
 def write_counts(heat: Axes, counts: NDArray[np.int64]) -> None:
-    """Write the counts into the cells, light on dark and dark on light."""
+    """Write the counts into the cells.
+
+    The text is light on dark cells and dark on light ones.
+    """
     shade = scale(counts)
     for (label, client), count in np.ndenumerate(counts):
         if count:

@@ -140,7 +140,10 @@ def table_figure(found: Backdoored, row: int) -> Figure:
 
 
 def training_samples(found: Backdoored) -> tuple[Tensor, list[str]]:
-    """Return samples that attackers changed in their first attacked round, one per attacker."""
+    """Return one changed sample for each attacker.
+
+    The attackers changed them in their first attacked round.
+    """
     federation = found.federation
     attack = found.attack
     participation = federation.participation
@@ -168,7 +171,10 @@ def training_samples(found: Backdoored) -> tuple[Tensor, list[str]]:
 
 
 def one_of_each(labels: Classes) -> Classes:
-    """Return the first sample of each of the first classes, filled up with others."""
+    """Return the first sample of each of the first classes.
+
+    Other samples fill the rest.
+    """
     first = np.unique(labels, return_index=True)[1]
     rest = np.setdiff1d(np.arange(len(labels)), first)
     return np.asarray([*first, *rest][:PICTURES], np.int64)

@@ -63,7 +63,10 @@ def line(group: Group, name: str, text: str) -> Line:
 
 
 def read_measure(group: Group, name: str) -> tuple[list[int], list[list[float]]]:
-    """Return the rounds in which every run of a group measured something, and the values."""
+    """Return the rounds and values of a measure.
+
+    The rounds are those in which every run of the group measured it.
+    """
     found: list[dict[int, float]] = []
     for run in group.runs:
         by_round: dict[int, list[float]] = {}
@@ -76,14 +79,20 @@ def read_measure(group: Group, name: str) -> tuple[list[int], list[list[float]]]
 
 
 def weights(runs: Sequence[RunResult]) -> Figure:
-    """Draw the weights p_i that reached the model in every round, attackers marked."""
+    """Draw the weights p_i that reached the model in every round.
+
+    The attackers are marked.
+    """
     run = only(runs, "weights")
     values, attacking = effective_weights(run.ledger)
     return weights_figure(values, attacking, run.metrics.partition.clients)
 
 
 def effective_weights(ledger: Ledger) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the weights p_i, (clients, rounds); NaN where a client was absent or attacked."""
+    """Return the weights p_i, (clients, rounds), and the attacked cells.
+
+    A weight is NaN where a client was absent.
+    """
     rows = ledger.clients
     shape = (ledger.facts.clients, ledger.facts.rounds)
     place = rows.client, rows.round - 1
@@ -121,7 +130,10 @@ def partition_files(histogram: ClassHistogram, formats: Sequence[FigureFormat]) 
 
 @lru_cache(maxsize=1)
 def draw_partition(histogram: ClassHistogram, formats: tuple[FigureFormat, ...]) -> dict[FigureFormat, bytes]:
-    """Draw as `partition_files` does; the next run of a sweep often has the same partition."""
+    """Draw as `partition_files` does, and keep the last result.
+
+    The next run of a sweep often has the same partition.
+    """
     import crfl_reports.figures
 
     figure = partition_figure(histogram)
@@ -133,7 +145,10 @@ LOG_FROM = 100.0
 
 
 def closeness(runs: Sequence[RunResult]) -> Panels:
-    """Return the distance of attacked models to those of their clean twins, round by round."""
+    """Return the distance of attacked models to their clean twins.
+
+    There is a distance for every round.
+    """
     clean = [run for run in runs if run.config.attack is None]
     attacked = [run for run in runs if run.config.attack is not None]
     if not attacked:
@@ -152,9 +167,10 @@ def closeness(runs: Sequence[RunResult]) -> Panels:
 
 
 def distances(run: RunResult, clean: Sequence[RunResult]) -> Sequence[float]:
-    """Return `||w_t - w'_t||` of the clipped models, before their noise, of every round.
+    """Return `||w_t - w'_t||` of the clipped models of every round.
 
-    As the run kept them; else from the models that it and its twin, which is among the clean runs, have kept.
+    The distances are those before the noise, as the run kept them. Else they are computed from the models that it and
+    its twin, which is among the clean runs, have kept.
     """
     if run.ledger.twin_distances:
         return run.ledger.twin_distances

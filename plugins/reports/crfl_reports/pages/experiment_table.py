@@ -41,7 +41,10 @@ class Experiment:
 
 
 def experiments_of(runs: Sequence[RunResult]) -> list[Experiment]:
-    """Group runs that differ only in their seeds, sorted by their settings, numbers by size."""
+    """Group runs that differ only in their seeds.
+
+    The groups are sorted by their settings, numbers by size.
+    """
     found: dict[str, list[int]] = {}
     points = [config_diff.split_seeds(own)[0] for own in settings_of(runs)]
     for place, point in enumerate(points):
@@ -193,7 +196,10 @@ def server_alone(run: RunResult) -> tuple[float, str] | None:
 
 
 def certified_against(clients: float) -> Reader:
-    """Return a function that reads the best certified accuracy against some clients, and its certificate."""
+    """Return a function that reads certified accuracy against some clients.
+
+    The function returns the best certified accuracy and its certificate.
+    """
 
     def read(run: RunResult) -> tuple[float, str] | None:
         proved = run.metrics.proven_accuracy(clients)
@@ -242,7 +248,10 @@ def best_rows(found: Sequence[Experiment], column: Sequence[Measured]) -> set[in
 
 
 def measured_cell(measured: Measured, runs: int) -> Cell:
-    """Return the cell of a number: its mean, its range over seeds, and its certificate."""
+    """Return the cell of a number.
+
+    The cell has the mean, the range over seeds, and the certificate.
+    """
     if measured.n == 0:
         return Cell("")
     if measured.mean is None:
@@ -266,7 +275,10 @@ def run_links(one: Experiment, folder: Path, reports: Mapping[Path, str]) -> Htm
 
 
 def run_names(runs: Sequence[RunResult], folder: Path) -> list[str]:
-    """Name the runs of an experiment: after their seeds, else after their folders."""
+    """Name the runs of an experiment.
+
+    The names are their seeds, or their folders if two seeds are equal.
+    """
     names = [f"seed {run.config.seed}" for run in runs]
     if len(set(names)) == len(names):
         return names
@@ -291,7 +303,9 @@ def value_text(value: object) -> str:
 
 
 def words_for(settings: Settings) -> str:
-    """Write settings on one line, without list indices and the `type` of plugins.
+    """Write settings on one line.
+
+    List indices and the `type` of plugins are left out.
 
     >>> words_for({"aggregation.1.type": "rfa", "attack.scale": 10.0, "attack.rounds": [3], "reserve.type": "unset"})
     'aggregation = rfa, attack.scale = 10, attack.rounds = [3]'

@@ -72,12 +72,18 @@ def curve_basis(curve: Curve) -> dict[str, Any]:
 
 
 def numbers(values: Sequence[float] | NDArray[Any]) -> list[float | str | None]:
-    """Convert numbers to what JSON can hold: infinity by its name, None for NaN."""
+    """Convert numbers to what JSON can hold.
+
+    Infinity becomes its name, NaN becomes None.
+    """
     return [number(value) for value in map(float, values)]
 
 
 def number(value: float) -> float | str | None:
-    """Convert a number to what JSON can hold; whole numbers have no point."""
+    """Convert a number to what JSON can hold.
+
+    Whole numbers have no point.
+    """
     if math.isnan(value):
         return None
     if math.isinf(value):
@@ -144,7 +150,10 @@ def attacker_data(ledger: Ledger, client: int, names: Sequence[str]) -> dict[str
 
 
 def partition_data(histogram: ClassHistogram) -> dict[str, Any]:
-    """Return the samples by class: a column per client, or one for several neighbours."""
+    """Return the samples by class.
+
+    There is a column for each client, or one for several neighbours.
+    """
     counts = np.array(histogram.counts)
     clients = counts.shape[1]
     if clients <= COLUMNS:
@@ -217,7 +226,10 @@ def line_data(line: Line, places: list[float]) -> dict[str, Any]:
 
 
 def grid_data(grid: Grid) -> dict[str, Any]:
-    """Return all tables of a grid, one of which is shown at a time."""
+    """Return all tables of a grid.
+
+    The page shows one of them at a time.
+    """
     return {
         "title": grid.title,
         "rows": list(grid.rows),
@@ -230,7 +242,10 @@ def grid_data(grid: Grid) -> dict[str, Any]:
 
 
 def heat_data(table: Heat) -> dict[str, Any]:
-    """Return one table: its numbers by row, the ends of its colours, and its spread."""
+    """Return one table.
+
+    It has its numbers by row, the ends of its colours, and its spread.
+    """
     spread = {"low": table.low, "high": table.high, "counts": table.counts}
     return {
         "name": table.title or table.label,
@@ -242,12 +257,18 @@ def heat_data(table: Heat) -> dict[str, Any]:
 
 
 def plain(values: ArrayLike) -> list[float | None]:
-    """Convert numbers to what JSON can hold; None for those that are not finite."""
+    """Convert numbers to what JSON can hold.
+
+    Numbers that are not finite become None.
+    """
     return [short_number(value) if np.isfinite(value) else None for value in np.asarray(values, np.float64).tolist()]
 
 
 def short_number(value: float) -> float:
-    """Round a number to the digits that can be seen; whole numbers have no point."""
+    """Round a number to the digits that readers can see.
+
+    Whole numbers have no point.
+    """
     short = float(f"{value:.{DIGITS}g}")
     return int(short) if short.is_integer() else short
 
@@ -280,7 +301,10 @@ def backdoor(run: RunResult) -> Shown:
 
 
 def closeness(run: RunResult) -> Shown:
-    """Draw the distance to the clean twin, as the run kept it in its ledger."""
+    """Draw the distance to the clean twin.
+
+    The run kept it in its ledger.
+    """
     return show_figures([run], CLOSENESS)
 
 
@@ -290,7 +314,10 @@ def together(runs: Sequence[RunResult]) -> Shown:
 
 
 def show_figures(runs: Sequence[RunResult], titles: Mapping[str, str]) -> Shown:
-    """Draw every figure that can be drawn, and say why the others cannot."""
+    """Draw every figure that can be drawn.
+
+    The others are listed with the reason.
+    """
     data = {}
     parts = []
     left_out = []

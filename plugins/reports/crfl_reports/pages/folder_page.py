@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the finished runs below a folder, those of sweeps and nested folders included."""
+    """Return the finished runs below a folder.
+
+    Runs of sweeps and of nested folders are included.
+    """
     found = (directory for directory in find_runs(folder) if is_finished_run(directory))
     return sorted((one.path for one in found), key=lambda path: natural_key(path.relative_to(folder).as_posix()))
 
 
 def is_finished_run(directory: RunDirectory) -> bool:
-    """Return whether a folder is a finished run; a damaged one is not."""
+    """Return whether a folder is a finished run.
+
+    A damaged run is not.
+    """
     try:
         return directory.has_marker and directory.state == "finished"
     except CrflError:
@@ -81,7 +87,10 @@ def experiments(runs: Sequence[RunResult]) -> dict[str, tuple[RunResult, ...]]:
 
 
 def folder_data(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """Return the curves of all runs; those of one experiment become one, with a band."""
+    """Return the curves of all runs.
+
+    The curves of one experiment become one, with a band.
+    """
     guarantees = {run.path: list(tables(run.directory)) for run in runs}
     grids = common_grids([one for found in guarantees.values() for one in found])
     shown = []
@@ -97,7 +106,10 @@ Key = tuple[str, str, str]
 
 
 def group(one: CertificateResult | Curve) -> Key:
-    """Return certificate, level and test set: curves with equal ones are drawn together."""
+    """Return the certificate, the level and the test set.
+
+    Curves with equal ones are drawn together.
+    """
     return one.certificate, one.level, one.test_set
 
 
@@ -123,7 +135,10 @@ def about(members: Sequence[RunResult], key: Key) -> Curve:
 
 
 def band_data(name: str, members: Sequence[Curve], basis: Curve) -> dict[str, Any]:
-    """Return runs that differ only in their seeds as one curve with a band."""
+    """Return some runs as one curve with a band.
+
+    The runs differ only in their seeds.
+    """
 
     def band(values: Sequence[Sequence[float]]) -> dict[str, list[float]]:
         found = np.array(values)

@@ -21,7 +21,9 @@ Part = str | Html | None
 
 
 def html(part: Part) -> str:
-    """Return markup as it is, and text with everything escaped that could be markup.
+    """Return markup as it is and escape text.
+
+    Everything in the text that could be markup is escaped.
 
     >>> html("</script>"), html(element("b", "x"))
     ('&lt;/script&gt;', '<b>x</b>')
@@ -32,7 +34,9 @@ def html(part: Part) -> str:
 
 
 def element(tag: str, *children: Part, **attributes: str | bool | None) -> Html:
-    """Build one element. Underscores of attributes become hyphens; None and False leave an attribute out.
+    """Build one element.
+
+    Underscores of attributes become hyphens; None and False leave an attribute out.
 
     >>> element("p", "1 < 2", class_="note", aria_label='the "first"')
     '<p class="note" aria-label="the &quot;first&quot;">1 &lt; 2</p>'

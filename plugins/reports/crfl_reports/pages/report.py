@@ -53,7 +53,10 @@ Section = tuple[str, str, Html]
 
 
 def page(title: str, note: str, sections: Iterable[Section], data: Mapping[str, Any]) -> str:
-    """Build the whole file. `note` stands below the title, `sections` are names, titles and contents."""
+    """Build the whole file.
+
+    `note` stands below the title, `sections` are names, titles and contents.
+    """
     parts = list(sections)
     links = [element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in parts]
     body = [
@@ -79,7 +82,10 @@ def page(title: str, note: str, sections: Iterable[Section], data: Mapping[str, 
 
 
 def policy(style: str, script: str) -> str:
-    """Return the Content-Security-Policy: this script, this style, pictures in the page, nothing else."""
+    """Return the Content-Security-Policy of the page.
+
+    It allows this script, this style and pictures in the page, and nothing else.
+    """
     return (
         f"default-src 'none'; script-src '{fingerprint(script)}'; style-src '{fingerprint(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -87,7 +93,7 @@ def policy(style: str, script: str) -> str:
 
 
 def fingerprint(text: str) -> str:
-    """Return the digest of a script or a style as a Content-Security-Policy writes it."""
+    """Return the digest of a script or style for Content-Security-Policy."""
     return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"
 
 

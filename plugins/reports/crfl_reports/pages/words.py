@@ -104,7 +104,10 @@ def refusals(metrics: Metrics) -> Iterator[str]:
 
 
 def strongest_curves(metrics: Metrics) -> list[Curve]:
-    """Return the clean curve of every certificate at its strongest level, proofs first."""
+    """Return the clean curve of every certificate at its strongest level.
+
+    Proofs come first.
+    """
     clean = [curve for curve in metrics.curves if curve.test_set == "clean"]
     order = list(LEVEL_WORDS)
     found = [
@@ -160,7 +163,10 @@ def any_rounds(text: str) -> str:
 
 
 def count_checks(checks: Iterable[Check]) -> str:
-    """Count the assumptions by their outcome. Readings that are not available are not assumptions."""
+    """Count the assumptions by their outcome.
+
+    Readings that are not available are not assumptions.
+    """
     found = list(checks)
     missing = [one.direction for one in found if is_missing_reading(one)]
     counts = {
@@ -172,7 +178,10 @@ def count_checks(checks: Iterable[Check]) -> str:
 
 
 def is_missing_reading(check: Check) -> bool:
-    """Return whether a failed check only forbids to read the certificate in one direction."""
+    """Return whether a failed check only forbids one direction.
+
+    The certificate can then not be read in that direction.
+    """
     return check.status == "failed" and check.direction is not None
 
 
