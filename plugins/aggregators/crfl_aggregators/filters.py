@@ -80,7 +80,10 @@ class CosineFilter(Stage):
 
 
 def typical_cosines(similarity: Array) -> Array:
-    """Take the median of each row without its diagonal entry; 1 for a single client."""
+    """Return the median of each row without its diagonal entry.
+
+    The result is 1 for a single client.
+    """
     clients = len(similarity)
     if clients == 1:
         return np.ones(1)

@@ -34,9 +34,9 @@ SECTION_LENGTH = 250
 
 
 def median_slopes(across: Numbers) -> Numbers:
-    """Compute the repeated median of every row of sorted values, (b, n) -> (b,).
+    """Compute the repeated median of every row, (b, n) -> (b,).
 
-    Values are taken against 0..n-1.
+    The values of a row are sorted and taken against 0..n-1.
     """
     count = across.shape[1]
     medians = np.zeros_like(across)
@@ -147,7 +147,7 @@ class MedianSearch:
         self.rounding = 4.0 * float(np.finfo(across.dtype).eps)
 
     def narrow(self) -> tuple[Numbers, Flags]:
-        """Return the medians that are told apart, and flags of those to compute.
+        """Return the known medians and the flags of the unknown ones.
 
         Medians that do not matter are infinite.
         """
@@ -167,9 +167,9 @@ class MedianSearch:
         return medians, unknown
 
     def _is_narrow(self) -> Flags:
-        """Find rows whose ends are equal but for rounding, as among equal values.
+        """Find rows whose ends are equal but for rounding.
 
-        All medians between them are equal too.
+        This happens among equal values. All medians between the ends are equal too.
         """
         width = 3.0 * self.rounding * np.maximum(np.abs(self.low), np.abs(self.high)) + 4.0 * np.finfo(np.float64).tiny
         with np.errstate(invalid="ignore"):
@@ -178,11 +178,10 @@ class MedianSearch:
         return near
 
     def _next_guess(self) -> NDArray[np.float64]:
-        """Compute the next guess: a little beyond the middle, where more candidates are left.
+        """Compute the next guess.
 
-        It lies on a line between both ends.
-
-        Without one of the ends, a sample further out; NaN where another guess is not worth it.
+        It lies on a line between both ends, a little beyond the middle, where more candidates are left. Without one of
+        the ends, it is a sample further out. It is NaN where another guess is not worth it.
         """
         wanted = self.count / 2.0
         down = wanted - self.under

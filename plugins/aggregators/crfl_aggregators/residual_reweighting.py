@@ -36,7 +36,10 @@ class ResidualReweighting(Aggregator):
     power: float = Field(2.0, gt=0, description="sharpens the clients' weights; 1: proportional to confidence")
 
     def check(self, clients: Clients) -> None:
-        """Raise `OptionError` for fewer than three clients: a line has no residuals then."""
+        """Raise `OptionError` for fewer than three clients.
+
+        A line has no residuals then.
+        """
         if len(clients) < 3:
             raise OptionError("type", f"a line needs clients >= 3, found {len(clients)}: use fedavg")
 
@@ -80,7 +83,10 @@ class ResidualReweighting(Aggregator):
         )
 
     def _trust(self, ordered: Tensor, lines: Tensor) -> Tensor:
-        """Compute the confidence in sorted values, given their lines at every rank, (b, n)."""
+        """Compute the confidence in sorted values, (b, n).
+
+        The lines are given at every rank.
+        """
         clients = ordered.shape[1]
         residuals = (ordered - lines).abs_()
         if clients < 3:
@@ -121,7 +127,10 @@ def cache_blocks(values: Tensor) -> list[slice]:
 
 
 def full_weights(shares: Tensor, order: Tensor, doubts: DoubtfulValues) -> Tensor:
-    """Return the weight of every client in every coordinate, 0 where its value was replaced."""
+    """Return every client's weight in every coordinate.
+
+    The weight is 0 where the value of the client was replaced.
+    """
     weights = shares.new_empty(doubts.clients, doubts.size)
     for columns in cache_blocks(weights):
         weights[order, columns] = torch.where(doubts.load(columns), 0.0, shares[order, None])
@@ -146,7 +155,10 @@ def rank_values(block: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit_slopes(across: Tensor) -> Tensor:
-    """Compute the repeated median of slopes of sorted values against rank, (b, n) -> (b,)."""
+    """Compute the repeated median of slopes, (b, n) -> (b,).
+
+    The slopes are those of the sorted values against rank.
+    """
     if across.shape[1] == 1:
         return torch.zeros_like(across[:, 0])
     return torch.from_numpy(median_slopes(across.cpu().numpy())).to(across)
@@ -172,14 +184,20 @@ def row_medians(across: Tensor) -> Tensor:
 
 
 def leverage_factors(clients: int, like: Tensor) -> Tensor:
-    """Compute `sqrt(1 - H_ii)` of the hat matrix of a line over the ranks 0..n-1."""
+    """Compute `sqrt(1 - H_ii)` of the hat matrix of a line.
+
+    The line is over the ranks 0..n-1.
+    """
     centred = torch.arange(clients, dtype=torch.float64) - (clients - 1) / 2
     hat = 1 / clients + centred.square() / centred.square().sum()
     return (1 - hat).clamp(min=0).sqrt().to(like)
 
 
 def normalise_confidence(confidence: Array, power: float) -> Array:
-    """Return weights that sum to 1; all equal if no client has any confidence."""
+    """Return weights that sum to 1.
+
+    All weights are equal if no client has any confidence.
+    """
     largest = confidence.max()
     if largest == 0:
         return np.full_like(confidence, 1 / len(confidence))

@@ -163,7 +163,10 @@ class Viewpoint:
         return Viewpoint(products, toward, square, np.sqrt(np.maximum(squares, 0.0)))
 
     def product_rows(self, rows: slice) -> Array:
-        """Compute `<u_i - v, u_j - v>` of some i and all j."""
+        """Compute `<u_i - v, u_j - v>`, (rows, n).
+
+        i runs over the rows, j over all clients.
+        """
         result: Array = self.products[rows] - self.toward
         result -= self.toward[rows, None]
         result += self.square

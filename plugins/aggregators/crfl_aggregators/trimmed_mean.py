@@ -49,10 +49,10 @@ class Trimming(CoordinateWise):
 
 
 def tie_share(across: Tensor, trim: int, place: int) -> Tensor:
-    """Compute what each client with the value at `place` has of the middle.
+    """Compute each client's share of the middle, (b, rows) -> (b,).
 
-    (b, rows) -> (b,): 1 if no other client has that value, else the places that are left for it, shared by all clients
-    that have it.
+    The share is that of a client with the value at `place`. It is 1 if no other client has that value, else the places
+    that are left for it, shared by all clients that have it.
     """
     value = across[:, place]
     rows = across.shape[1]
@@ -82,7 +82,10 @@ class TrimmedMean(Trimming):
             )
 
     def trim_count(self, rows: int) -> int:
-        """Return `trim`, or less if so few updates arrived that none would be left."""
+        """Return `trim`, or less if few updates arrived.
+
+        At least one update is left.
+        """
         return min(self.trim, (rows - 1) // 2)
 
 

@@ -105,7 +105,7 @@ def perturbation(honest: Tensor, kind: Perturbation) -> Tensor:
 
 
 def search_largest(allowed: Callable[[float], bool], start: float) -> float:
-    """Search the largest gamma below `2 start` that is allowed, up to a tolerance.
+    """Search the largest allowed gamma below `2 start`, up to a tolerance.
 
     0 must be allowed, and all that lies below an allowed gamma.
 

@@ -176,7 +176,10 @@ def essential_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
 
 
 def conditional_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-    """Check what the paper passes over: where one fails, the number is conditional."""
+    """Check the conditions that the paper does not state.
+
+    Where one fails, the number is conditional.
+    """
     rounds = existing_rounds(ledger, threat)
     depends = {ledger.round(number).depends for number in rounds} | ({"all"} if ledger.facts.rejects else set())
     rate = float(ledger.clients.learning_rate.max())
@@ -227,12 +230,18 @@ def existing_rounds(ledger: Ledger, threat: Threat) -> list[int]:
 
 
 def noise_std_of(ledger: Ledger, number: int) -> float:
-    """Return the noise std of a round's model; in the final round, the test noise."""
+    """Return the noise std of a round's model.
+
+    In the final round this is the test noise.
+    """
     return ledger.facts.test_noise_std if number == ledger.facts.rounds else ledger.round(number).noise_std
 
 
 def strengths(ledger: Ledger, threat: Threat, attacked: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return `S_i = p_i gamma eta_i tau_i q/n` of the named or worst attackers."""
+    """Return `S_i = p_i gamma eta_i tau_i q/n` of the attackers.
+
+    These are the named attackers or the worst ones.
+    """
     clients = ledger.clients.of_round(attacked)
     each = clients.weight_bound * threat.scale * clients.learning_rate * clients.steps * threat.poison_ratio
     if isinstance(threat.clients, int):

@@ -48,7 +48,10 @@ class ResampledCertificate(CappedCertificate):
 
 
 def check_known_rounds(threat: Threat) -> tuple[Check, ...]:
-    """Refuse unknown attacked rounds: noise is drawn again from the attacked round on."""
+    """Refuse unknown attacked rounds.
+
+    Noise is drawn again from the attacked round on.
+    """
     if threat.attacked_rounds == len(threat.rounds):
         return ()
     required = "known rounds, because each possible one needs a stored model and continuations of its own"

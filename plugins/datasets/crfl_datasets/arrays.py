@@ -135,7 +135,7 @@ class Arrays(SplitDataset):
     def _declared_ranges(
         self, ranges: Mapping[str, Range], columns: tuple[str, ...]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the lowest and the highest values of the inputs of a table."""
+        """Return the lowest and the highest values of a table's inputs."""
         if not columns:
             raise OptionError("ranges", "belongs to the columns of a table: give `domain` for arrays")
         numbers = [name for name in columns if name not in self._indicators]
@@ -147,7 +147,10 @@ class Arrays(SplitDataset):
         return low, high
 
     def read_inputs(self, path: Path, feature_names: tuple[str, ...]) -> NDArray[np.generic]:
-        """Return new inputs from a table; a label and a group in it are ignored."""
+        """Return new inputs from a table.
+
+        A label and a group in the table are ignored.
+        """
         if not path.name.endswith(tables.ENDINGS):
             return super().read_inputs(path, feature_names)
         inputs = feature_names or self._input_columns(path)
@@ -160,9 +163,9 @@ class Arrays(SplitDataset):
     def _from_file(
         self, path: Path, labels_path: Path | None, columns: tuple[str, ...]
     ) -> tuple[Samples, Samples | None]:
-        """Read the samples of a file and its test samples, if it has any.
+        """Read the samples of a file and its test samples.
 
-        A table needs columns.
+        The test samples are None if the file has none. A table needs columns.
         """
         if path.name.endswith(tables.ENDINGS):
             return self._from_table(path, columns or self._input_columns(path)), None
@@ -188,12 +191,18 @@ class Arrays(SplitDataset):
 
     @property
     def _indicators(self) -> dict[str, tuple[str, str]]:
-        """Return the column and the text behind the name of each input that `categories` makes."""
+        """Return the column and text behind each input of `categories`.
+
+        The keys are the names of the inputs.
+        """
         listed = (self.categories or {}).items()
         return {f"{column}={text}": (column, text) for column, texts in listed for text in texts}
 
     def _column_kinds(self, inputs: tuple[str, ...]) -> dict[str, tables.ColumnKind]:
-        """Return the columns of a table behind some inputs, and how each is read."""
+        """Return the columns of a table behind some inputs.
+
+        Each comes with the kind by which it is read.
+        """
         kinds: dict[str, tables.ColumnKind] = {}
         for name in inputs:
             if name in self._indicators:
@@ -233,7 +242,7 @@ class Arrays(SplitDataset):
         return tuple(inputs)
 
     def source_columns(self) -> tuple[str, ...]:
-        """Return the columns of the table in `path` from which inputs are made."""
+        """Return the columns of the table in `path` behind its inputs."""
         return self._source_columns(self._table)
 
     @property
@@ -326,7 +335,10 @@ def name_arrays(result: object, origin: str) -> Mapping[str, Any]:
 
 
 def integers_or_text(texts: NDArray[np.str_]) -> NDArray[np.generic]:
-    """Convert cells of a table to integers if all are; else return the text."""
+    """Convert cells of a table to integers if possible.
+
+    If some cell is not an integer, return the text.
+    """
     values, codes = np.unique(texts, return_inverse=True)
     if all(WHOLE_NUMBER.fullmatch(value) for value in values):
         return np.array([int(value.partition(".")[0]) for value in values])[codes]
@@ -334,7 +346,7 @@ def integers_or_text(texts: NDArray[np.str_]) -> NDArray[np.generic]:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a cell of a table can be read as a number."""
+    """Return whether a cell of a table is a number."""
     try:
         float(text)
     except ValueError:

@@ -100,9 +100,10 @@ def read_labels(path: Path) -> Bytes:
 
 
 def read_images(path: Path, *, turned: bool = False) -> Bytes:
-    """Read the images of an IDX file, (count, height, width), mapped from the cache.
+    """Read the images of an IDX file, (count, height, width).
 
-    The first reader writes the cache. If it cannot be written, images are read into memory.
+    They are mapped from the cache. The first reader writes the cache. If it cannot be written, images are read into
+    memory.
     """
     cached = cache_file(path, turned=turned)
     found = map_cache(cached)
@@ -192,7 +193,10 @@ class ImageDataset(FileDataset):
     def read_files(
         self, names: IdxFileNames, class_names: tuple[str, ...], *, first_label: int = 0, turned: bool = False
     ) -> Data:
-        """Read the four files; `turned` if they hold columns of pixels where others hold rows."""
+        """Read the four files.
+
+        With `turned` they hold columns of pixels where others hold rows.
+        """
         x, y = read_pair(self.file(names.train_images), self.file(names.train_labels), turned=turned)
         test_x, test_y = read_pair(self.file(names.test_images), self.file(names.test_labels), turned=turned)
         if x.shape[1:] != test_x.shape[1:]:

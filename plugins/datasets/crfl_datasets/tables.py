@@ -87,12 +87,15 @@ class TableBlock:
         return np.array(texts)[codes]
 
     def error(self, row: int, column: str, problem: str) -> DataError:
-        """Return the error for a cell; `row` counts from the first row of this block."""
+        """Return the error for a cell.
+
+        `row` counts from the first row of this block.
+        """
         return DataError(f"{self.path}, row {self.first + row}, column {column!r}: {problem}")
 
 
 def column_names(path: Path) -> tuple[str, ...]:
-    """Return the names of a table's columns, in the order of the file."""
+    """Return the names of a table's columns in file order."""
     if not path.name.endswith(ENDINGS):
         raise DataError(f"{path}: tables are read from files that end in {', '.join(ENDINGS)}: rename or convert it")
     with translate_errors(path):
@@ -166,7 +169,10 @@ def read_parquet(path: Path, kinds: Mapping[str, ColumnKind]) -> Iterator[Any]:
 
 @contextmanager
 def translate_errors(path: Path, names: tuple[str, ...] = (), text_remedy: str = CELL_REMEDY) -> Iterator[None]:
-    """Turn pyarrow's errors into a `DataError` that names the place and the remedy."""
+    """Turn pyarrow's errors into a `DataError`.
+
+    The error names the place and the remedy.
+    """
     pa = import_arrow()
     try:
         yield

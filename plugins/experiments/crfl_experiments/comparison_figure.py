@@ -130,8 +130,8 @@ def save_figure(
 ) -> Path | None:
     """Save the figure to the given file, else into a sweep.
 
-    The result is None if the command names no file and there is no sweep, or if there are no curves to draw. Raises
-    `ConfigError` if a figure was asked for and has no place.
+    The result is None without a file and a sweep, or if the runs have no curves. Raises `ConfigError` if a figure was
+    asked for and has no place.
     """
     asked = wanted is not None or against is not None or measure is not None
     target = wanted or default_target(paths)

@@ -132,7 +132,7 @@ class Address(NamedTuple):
 def register_nodes(address: Address, keys: Iterable[bytes | None]) -> list[int | None]:
     """Register public keys with Flower and return the nodes' numbers.
 
-    The number is None where there is no key.
+    The number is None for a client without a key.
     """
     with open_control(address) as client:
         return [
@@ -198,7 +198,10 @@ def run_server_task(address: Address, seconds: float = 30.0) -> Iterator[tuple[B
 
 
 def heartbeat_function(client: RuntimeHttpClient) -> Callable[[], bool]:
-    """Return a function that sends one heartbeat; failures are retried by the sender."""
+    """Return a function that sends one heartbeat.
+
+    The sender retries after a failure.
+    """
 
     def beat() -> bool:
         try:
@@ -241,7 +244,10 @@ ClientFunction = Callable[[Message, Context], Message]
 
 
 def answer_tasks(address: Address, app: ClientFunction, ended: Callable[[], bool], pause: float = 0.2) -> None:
-    """Answer every message that the node receives, in order, until `ended()` is true."""
+    """Answer the messages that the node receives until `ended()` is true.
+
+    The node answers in order.
+    """
     client = address.connect_claimer()
     try:
         while not ended():

@@ -51,7 +51,10 @@ class Flower(Engine):
         self._specification = specification_for_nodes(job.specification)
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """Yield one update per participant as replies arrive; NaN updates for missing replies come last."""
+        """Yield one update per participant as replies arrive.
+
+        NaN updates for missing replies come last.
+        """
         from crfl_flower.messages import TrainingOrder, local_update
 
         assert self._exchange is not None

@@ -80,7 +80,7 @@ def write_files(folder: Path, loaded: LoadedConfig, address: str, *, secret_seed
 
 
 def partition_data(loaded: LoadedConfig) -> tuple[Data, tuple[NDArray[np.int64], ...]]:
-    """Return the data of an experiment and the sample rows of each client."""
+    """Return the data of an experiment and each client's sample rows."""
     config = loaded.config
     if any(wanted is not None for wanted in config.reserve.sets.values()):
         raise loaded.origins.locate(

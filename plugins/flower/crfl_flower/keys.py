@@ -26,10 +26,10 @@ CLIENT_SUFFIXES = (".pub", ".revoked")
 
 
 def write_authority(folder: Path, hosts: Sequence[str]) -> None:
-    """Write `ca.crt`, and `server.crt` with `server.key` for these hosts, valid for a year.
+    """Write the certificate authority and the server's certificate.
 
-    The authority's key is not kept. To issue another certificate later, create all of them again, or use an authority
-    of your own.
+    The files are `ca.crt`, and `server.crt` with `server.key` for these hosts, valid for a year. The authority's key is
+    not kept. To issue another certificate later, create all of them again, or use an authority of your own.
     """
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer = common_name("crfl federation")
@@ -58,7 +58,10 @@ def build_certificate(subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer
 
 
 def parse_host(host: str) -> x509.GeneralName:
-    """Return a host as an X.509 name: an IP address or a DNS name."""
+    """Return a host as an X.509 name.
+
+    The name is an IP address or a DNS name.
+    """
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -77,7 +80,10 @@ def write_node_key(private: Path, public: Path) -> None:
 
 
 def encode_private_key(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
-    """Return a private key as PEM, without a password so that services start unattended."""
+    """Return a private key as PEM.
+
+    It has no password, so that services start unattended.
+    """
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
@@ -99,7 +105,7 @@ def check_secret_file(path: Path) -> None:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Let only their owner read the files that are written in the block."""
+    """Let only their owner read the files written in the block."""
     before = os.umask(0o077)
     try:
         yield
@@ -128,7 +134,10 @@ def read_client_keys(folder: Path) -> list[bytes | None]:
 
 
 def client_name(file: Path) -> str:
-    """Return the name of a client's file without its ending, by which clients are sorted."""
+    """Return the name of a client's file without its ending.
+
+    Clients are sorted by this name.
+    """
     return file.stem
 
 

@@ -72,7 +72,10 @@ class TrainingOrder:
 
     @staticmethod
     def from_message(message: Message) -> TrainingOrder:
-        """Return the order in a message of the server, which the node trusts."""
+        """Return the order in a message of the server.
+
+        The node trusts the server.
+        """
         records = message.content.config_records
         order = records["order"]
         arrays = message.content.array_records["arrays"]

@@ -62,7 +62,10 @@ def stop_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def signal_session(leader: int, number: signal.Signals) -> None:
-    """Send a signal to every process of a session; do nothing if none is left."""
+    """Send a signal to every process of a session.
+
+    It does nothing if no process is left.
+    """
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):

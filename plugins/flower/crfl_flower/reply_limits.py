@@ -32,7 +32,7 @@ Push = Callable[[PushMessagesRequest, "InMemoryLinkState"], PushMessagesResponse
 
 
 def limit_parts(reply_bytes: int) -> int:
-    """Return the number of parts that a reply of this size may have."""
+    """Return how many parts a reply of this size may have."""
     return FEW_PARTS + reply_bytes // PIECE_BYTES
 
 
@@ -83,10 +83,10 @@ def limit_replies(push: Push, limits: Limits) -> Push:
 
 
 def is_bounded(tree: ObjectTree, stored: Mapping[str, ObjectEntry], most: int) -> bool:
-    """Return whether a tree has at most `most` parts, also after Flower has expanded it.
+    """Return whether a tree has at most `most` parts.
 
-    Flower keeps the children of a part by name and expands all of them. So a part that is named twice, or is stored
-    already, must name the same children each time.
+    This must also hold after Flower has expanded it. Flower keeps the children of a part by name and expands all of
+    them. So a part that is named twice, or is stored already, must name the same children each time.
     """
     children: dict[str, list[str]] = {}
     waiting = [tree]

@@ -211,7 +211,10 @@ def read_header(scope: Scope, name: str) -> str:
 
 
 def limit_body(receive: Receive, limit: int) -> Receive:
-    """Return a receiver that disconnects when a body is longer than `limit` or stops arriving."""
+    """Return a receiver that limits the length of a body.
+
+    It disconnects when the body is longer than `limit` or stops arriving.
+    """
     left = limit
     complete = False
 

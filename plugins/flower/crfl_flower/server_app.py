@@ -98,10 +98,10 @@ class FederatedRun:
         return f"resume with `crfl federation serve {self.config} --out {path}`"
 
     def _wait_for_nodes(self, grid: BoundedGrid, engine: Flower, *, required: bool) -> list[int | None]:
-        """Wait until the node of every client has joined; return the nodes, client 0 first.
+        """Wait until the node of every client has joined.
 
-        Raises `RunError` if some have not joined in time and all are `required`, as before round 1. A run that resumes
-        continues without them.
+        Return the nodes, client 0 first. Raises `RunError` if some have not joined in time and all are `required`, as
+        before round 1. A run that resumes continues without them.
         """
         keys = read_client_keys(engine.folder)
         revoked = [str(client) for client, key in enumerate(keys) if key is None]
@@ -164,7 +164,10 @@ def load_settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flow
 
 
 def read_registered_samples(path: Path) -> list[int] | None:
-    """Return the sample counts registered for an unfinished run at `path`, or None."""
+    """Return the sample counts registered for an unfinished run, or None.
+
+    The run is at `path`.
+    """
     try:
         tree = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError):
@@ -178,7 +181,10 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the config that `flwr run` names, for users who operate their own SuperLink."""
+    """Run the config that `flwr run` names.
+
+    This is for users who operate their own SuperLink.
+    """
     assert isinstance(grid, HttpGrid)
     out = context.run_config.get("out")
     config = Path(str(context.run_config["config"]))

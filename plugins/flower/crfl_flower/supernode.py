@@ -44,7 +44,10 @@ def main() -> None:
 
 
 def end_process(failure: threading.ExceptHookArgs) -> None:
-    """End the process because a thread failed, such as the one that sends heartbeats."""
+    """End the process because a thread failed.
+
+    Such a thread is the one that sends heartbeats.
+    """
     traceback.print_exception(failure.exc_value)
     sys.stderr.flush()
     os._exit(1)

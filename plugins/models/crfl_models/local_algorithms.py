@@ -85,7 +85,10 @@ class Scaffold(StatefulAlgorithm):
         return StepDirection(step.gradient - step.memory["variate"] + step.mean["variate"])
 
     def remember(self, finished: LocalRound) -> State:
-        """Return the mean gradient of the round, without its correction, as the new variate."""
+        """Return the mean gradient of the round as the new variate.
+
+        The gradient is taken without its correction.
+        """
         before = finished.memory["variate"]
         moved = (finished.start - finished.parameters) / finished.distance
         return {"variate": torch.where(finished.distance > 0, before - finished.mean["variate"] + moved, before)}

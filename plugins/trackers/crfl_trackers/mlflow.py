@@ -85,12 +85,18 @@ class MLflow(Tracker):
 
     @hookimpl
     def crfl_run_failed(self, error: BaseException) -> None:
-        """Mark the run as failed or killed; a run that resumes is running again."""
+        """Mark the run as failed or killed.
+
+        A run that resumes is running again.
+        """
         if self._id:
             self._client.set_terminated(self._id, "FAILED" if isinstance(error, Exception) else "KILLED")
 
     def _find_run(self, run: RunContext) -> str | None:
-        """Find the MLflow run of this run directory, if the store still has it."""
+        """Find the MLflow run of this run directory.
+
+        The result is None if this run directory has none. Raises `CrflError` if the file names no MLflow run.
+        """
         file = Path(run.path, self.file)
         if not run.resumed_from or not file.exists():
             return None

@@ -134,7 +134,7 @@ def read_config(job: Job) -> dict[str, Any]:
 def run_state(path: Path) -> str | None:
     """Read how far a run has come.
 
-    The result is None if there is no run.
+    The result is None if the path holds none.
     """
     if not path.exists():
         return None

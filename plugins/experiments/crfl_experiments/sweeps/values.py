@@ -100,7 +100,7 @@ def config_tree(config: RunConfig) -> Tree:
 def lookup_part(value: Any, part: str) -> Any:
     """Look up a part of a key in a table or list.
 
-    Items of lists are found by position, name or type. The result is None if there is no such part.
+    Items of lists are found by position, name or type. The result is None if the part does not exist.
     """
     if isinstance(value, Mapping):
         return value.get(part)

@@ -63,7 +63,7 @@ class BoundFrozen(BoundMap):
         return output.flatten(1).to(rows)
 
     def _in(self, rows: Tensor) -> nn.Module:
-        """Return the module in the precision and on the device of the inputs."""
+        """Return the module in the inputs' precision and on their device."""
         key = rows.dtype, rows.device
         with GENERATOR_LOCK:
             if key not in self._copies:
@@ -118,9 +118,9 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
 
 
 def read_tensors(path: Path, option: str, expected: str | None) -> tuple[dict[str, Tensor], str]:
-    """Read the tensors of a safetensors file, which holds no code, and its digest.
+    """Read the tensors of a safetensors file, and its digest.
 
-    Raises `OptionError`.
+    The file holds no code. Raises `OptionError`.
     """
     content, found = read_weights_file(path, option, expected)
     try:
@@ -200,9 +200,9 @@ class BoundLayers(BoundMap):
         return x * (self._options.radius / norms.clamp(min=self._options.radius))
 
     def norm_bound(self, inputs: float) -> float:
-        """Apply `||W x + b|| <= ||W|| ||x|| + ||b||` layer by layer.
+        """Bound the norm of outputs layer by layer.
 
-        No activation makes a vector longer.
+        It applies `||W x + b|| <= ||W|| ||x|| + ||b||`. No activation makes a vector longer.
         """
         for number, layer in enumerate(self._layers):
             inputs = (layer.weight_norm * inputs if layer.weight_norm else 0.0) + layer.bias_norm

@@ -38,7 +38,10 @@ class BoundWhiten(BoundMap):
         return torch.where(norms > 0, z / norms, z)
 
     def norm_bound(self, inputs: float) -> float:
-        """Return 1, or less if inputs are so short that all stay inside the ball."""
+        """Return 1, or less for short inputs.
+
+        Inputs are short if all stay inside the ball.
+        """
         if self._radius is None:
             return 1.0
         return min(1.0, self._stretch * (inputs + float(self._mean.norm())) / self._radius)
@@ -144,9 +147,9 @@ def draw_images(generator: np.random.Generator, height: int, width: int) -> NDAr
 
 
 def pen_trails(generator: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Draw the trails of the pen, (images, MAX_CURVES POINTS_PER_CURVE, 2), and which are drawn.
+    """Draw the trails of the pen and the mask of drawn points.
 
-    Coordinates are shares of the image's side.
+    The trails are (images, MAX_CURVES POINTS_PER_CURVE, 2). Coordinates are shares of the image's side.
     """
     controls = generator.uniform(0.15, 0.85, (IMAGES_PER_BATCH, MAX_CURVES, 4, 2))
     controls[:, 1:, 0] = controls[:, :-1, 3]

@@ -147,7 +147,7 @@ def proof_text(curve: Curve | None) -> str:
 def clean_curve(result: RunResult) -> Curve | None:
     """Return the certified curve of the clean test images.
 
-    The result is None if there is no such curve.
+    The result is None if the run has none.
     """
     return next((curve for curve in result.metrics.curves if curve.test_set == "clean"), None)
 

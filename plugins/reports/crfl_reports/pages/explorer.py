@@ -73,7 +73,7 @@ class Shelf:
 def explorer_data(run: RunResult, seconds: float = SECONDS, shown: Shown | None = None) -> dict[str, Any]:
     """Return the explorer's sliders and the answers found in some seconds.
 
-    If there is no explorer, return the reason.
+    If the run has no explorer, return the reason.
     """
     try:
         own = run.certifier.threat
