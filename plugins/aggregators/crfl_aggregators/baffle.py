@@ -96,9 +96,9 @@ def class_errors(predictions: Tensor, labels: Tensor, classes: int) -> Array:
 def outlier_factors(history: Array, new: Array, neighbours: int, resolution: float) -> tuple[Array, float]:
     """Compute local outlier factors of a history and a new point.
 
-    The factors are those of the history's points, and of the new point among them. The reach is `r(a, b) =
-    max(k-distance of b, |a - b|, resolution)` and the density `1 / mean of r(a, b) over the k nearest b`. The factor is
-    the mean density of the k nearest points over the point's own: about 1 inside a cluster.
+    The factors are those of the history's points, and of the new point among them. The reach is
+    `r(a, b) = max(k-distance of b, |a - b|, resolution)` and the density `1 / mean of r(a, b) over the k nearest b`.
+    The factor is the mean density of the k nearest points over the point's own: about 1 inside a cluster.
     """
     distances = np.linalg.norm(history[:, None] - history, axis=-1)
     np.fill_diagonal(distances, np.inf)

@@ -60,9 +60,9 @@ class Dnc(WeightedRule):
 def outlier_scores(values: Tensor, coordinates: Tensor, ids: NDArray[np.int64]) -> Array:
     """Compute each row's squared projection on the main direction v.
 
-    The score is `<u_i - mean, v>^2`, known up to a common factor. It is found from the products of the rows. When `X v
-    = s y` with unit vectors, the scores are `s^2 y_i^2`, and y is the main eigenvector of `X X^T`. Rows come in the
-    order of their ids, so that no other order changes a bit.
+    The score is `<u_i - mean, v>^2`, known up to a common factor. It is found from the products of the rows: if
+    `X v = s y` with unit vectors, the scores are `s^2 y_i^2`, and y is the main eigenvector of `X X^T`. Rows come in
+    the order of their ids, so that no other order changes a bit.
     """
     from scipy.linalg import eigh  # slow to import, and no other rule needs it
 

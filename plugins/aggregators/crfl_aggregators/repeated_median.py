@@ -52,7 +52,7 @@ def median_slopes(across: Numbers) -> Numbers:
 def point_medians(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.intp]) -> Numbers:
     """Compute the median slope through some points of some rows.
 
-    For place i this is `median_{j != i} (y_j - y_i) / (j - i)`. The slopes are never all in memory at once.
+    For place i this is `median_{j != i} (y_j - y_i) / (j - i)`. At most `ROWS_AT_ONCE` rows are in memory at once.
     """
     found = np.empty(len(rows), across.dtype)
     for first in range(0, len(rows), ROWS_AT_ONCE):

@@ -38,9 +38,9 @@ class Trimming(CoordinateWise):
         return Choice(across[:, first : last + 1].mean(1), (low, high, low_share, high_share))
 
     def block_weights(self, block: Tensor, choice: Choice) -> Tensor:
-        """Give 1 to clients inside the middle and less at its ends.
+        """Return the weight of each client in the mean of the middle.
 
-        A client at an end gets a share of the places left for its value.
+        The weight is 1 inside the middle. A client at an end gets a share of the places left for its value.
         """
         low, high, low_share, high_share = choice.facts
         weights = ((block > low) & (block < high)).to(block)

@@ -193,7 +193,7 @@ def votes_by_pairs(ledger: Ledger) -> bool:
 def units_of(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.bool_]:
     """Return which groups each attacker reaches, (G, U).
 
-    With random subsets, an attacker reaches all groups of a client. Otherwise it reaches any one group.
+    With random subsets, an attacker reaches all groups of one client. Otherwise it reaches any one group.
     """
     reached = membership_table(groups, named)
     if groups.by == "subsets":
