@@ -82,9 +82,9 @@ class Baffle(Stage):
 
 
 def class_errors(predictions: Tensor, labels: Tensor, classes: int) -> Array:
-    """Compute errors by true and by predicted class, as shares of all samples.
+    """Compute errors by true class and by predicted class.
 
-    For R models: (R, b), (b,) -> (R, 2 C).
+    Errors are shares of all samples. For R models: (R, b), (b,) -> (R, 2 C).
     """
     wrong = (predictions != labels).double()
     by_source = wrong @ one_hot(labels, classes).double()
@@ -94,10 +94,11 @@ def class_errors(predictions: Tensor, labels: Tensor, classes: int) -> Array:
 
 
 def outlier_factors(history: Array, new: Array, neighbours: int, resolution: float) -> tuple[Array, float]:
-    """Compute local outlier factors of a history's points, and of a new point among them.
+    """Compute local outlier factors of a history and a new point.
 
-    With reach `r(a, b) = max(k-distance of b, |a - b|, resolution)` and density `1 / mean of r(a, b) over the k nearest
-    b`, the factor is the mean density of the k nearest points over the point's own: about 1 inside a cluster.
+    The factors are those of the history's points, and of the new point among them. The reach is
+    `r(a, b) = max(k-distance of b, |a - b|, resolution)` and the density `1 / mean of r(a, b) over the k nearest b`.
+    The factor is the mean density of the k nearest points over the point's own: about 1 inside a cluster.
     """
     distances = np.linalg.norm(history[:, None] - history, axis=-1)
     np.fill_diagonal(distances, np.inf)

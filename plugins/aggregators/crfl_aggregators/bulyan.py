@@ -65,7 +65,10 @@ class Bulyan(CoordinateWise):
         return Choice(((near + share[:, None] * tied) * across).sum(1) / kept, (low, high, reach, share))
 
     def block_weights(self, block: Tensor, choice: Choice) -> Tensor:
-        """Give 1 to nearer clients, and a share of the places left to those at the last distance."""
+        """Give 1 to nearer clients and a share to the last.
+
+        Clients at the last distance share the places that are left.
+        """
         low, high, reach, share = choice.facts
         distance = distance_to_median(block, low, high)
         return torch.where(distance == reach, share, (distance < reach).to(block))
@@ -80,10 +83,11 @@ def distance_to_median(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def select_by_krum(distances: Array, ids: NDArray[np.int64], f: int, keep: int) -> NDArray[np.int64]:
-    """Apply Krum `keep` times, each time without the winners before; ties go to the lower id.
+    """Apply Krum `keep` times, each time without the winners before.
 
-    The distances are overwritten: row i becomes those to the others from near to far. Winners are taken out of it, and
-    the last row takes the place of theirs, so that the first rows and columns are always what counts.
+    Ties go to the lower id. The distances are overwritten: row i becomes those to the others from near to far. Winners
+    are taken out of it, and the last row takes the place of theirs, so that the first rows and columns are always what
+    counts.
     """
     order = np.argsort(ids)
     clients = len(distances)

@@ -92,7 +92,10 @@ class CoordinateWise(Aggregator):
 
 
 def select_block(values: Tensor, rows: Tensor, columns: slice) -> Tensor:
-    """Return some rows of some columns: a view if all rows are wanted in order."""
+    """Return some rows of some columns.
+
+    The result is a view if all rows are wanted in order.
+    """
     block = values[:, columns]
     return block if len(rows) == len(values) else block[rows]
 

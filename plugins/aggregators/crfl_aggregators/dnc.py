@@ -58,12 +58,11 @@ class Dnc(WeightedRule):
 
 
 def outlier_scores(values: Tensor, coordinates: Tensor, ids: NDArray[np.int64]) -> Array:
-    """Compute `<u_i - mean, v>^2` of each row for the main direction v.
+    """Compute each row's squared projection on the main direction v.
 
-    Scores are known up to a common factor.
-
-    Found from the products of the rows: if `X v = s y` with unit vectors, the scores are `s^2 y_i^2`, and y is the main
-    eigenvector of `X X^T`. Rows come in the order of their ids, so that no other order changes a bit.
+    The score is `<u_i - mean, v>^2`, known up to a common factor. It is found from the products of the rows: if
+    `X v = s y` with unit vectors, the scores are `s^2 y_i^2`, and y is the main eigenvector of `X X^T`. Rows come in
+    the order of their ids, so that no other order changes a bit.
     """
     from scipy.linalg import eigh  # slow to import, and no other rule needs it
 
@@ -77,7 +76,10 @@ def outlier_scores(values: Tensor, coordinates: Tensor, ids: NDArray[np.int64]) 
 
 
 def product_matrix(values: Tensor, coordinates: Tensor, order: Tensor) -> Array:
-    """Compute the products of all pairs of centred rows, in this order and in some coordinates."""
+    """Compute the products of all pairs of centred rows.
+
+    The rows are in this order, and the products use only these coordinates.
+    """
     blocks = coordinates.to(values.device).split(block_width(len(values), MIN_BLOCK_COLUMNS // 2))
     largest = max(float(values[:, columns].abs().max()) for columns in blocks)
     scale = max(largest, torch.finfo(torch.float64).tiny)  # squares of huge updates stay finite

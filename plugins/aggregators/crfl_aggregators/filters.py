@@ -25,7 +25,10 @@ def rank_clients(scores: Array, ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def keep_rows(updates: ClientUpdates, rows: NDArray[np.int64], state: State) -> StageResult:
-    """Keep the updates in these rows; the mixing matrix has a 1 for each of them."""
+    """Keep the updates in these rows.
+
+    The mixing matrix has a 1 for each of them.
+    """
     chosen = torch.from_numpy(rows).to(updates.values.device)
     mixing = updates.values.new_zeros(len(chosen), len(updates.values))
     mixing.scatter_(1, chosen[:, None], 1.0)
@@ -77,7 +80,10 @@ class CosineFilter(Stage):
 
 
 def typical_cosines(similarity: Array) -> Array:
-    """Take the median of each row without its diagonal entry; 1 for a single client."""
+    """Return the median of each row without its diagonal entry.
+
+    The result is 1 for a single client.
+    """
     clients = len(similarity)
     if clients == 1:
         return np.ones(1)

@@ -70,9 +70,9 @@ def majority_cluster(similarity: Array) -> NDArray[np.bool_]:
 
 
 def spanning_tree(similarity: Array) -> list[tuple[float, int, int]]:
-    """Find the edges of a minimum spanning tree by cosine distance, with lengths (Prim, 1957).
+    """Find the edges of a minimum spanning tree by cosine distance.
 
-    It has an edge between any two clusters that single linkage joins.
+    The edges have their lengths (Prim, 1957). The tree has an edge between any two clusters that single linkage joins.
     """
     clients = len(similarity)
     distance = np.full(clients, np.inf)

@@ -45,9 +45,9 @@ class FLTrust(WeightedRule):
         return Weighting(weights, state, {"server_norm": length, "trust": total})
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> NDArray[np.float64]:  # noqa: ARG002
-        """Bound the drift by `min(2, 4 k / T) ||g_0||` for k attackers.
+        """Bound the drift by `min(2, 4 k / T) ||g_0||`.
 
-        T is the sum of all trust.
+        k is the number of attackers, and T is the sum of all trust.
 
         Neither g_0 nor the trust in an honest client depends on the others. With and without the attack the aggregate
         is a mean of vectors of length ||g_0||, so it moves by at most twice that. Let h be the mean of the honest part.

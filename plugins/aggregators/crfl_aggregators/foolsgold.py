@@ -39,9 +39,9 @@ class FoolsGold(WeightedRule):
 
 
 def client_trust(similarity: Array, confidence: float) -> Array:
-    """Compute the paper's learning rates, in [0, 1], from the cosines of all pairs.
+    """Compute the paper's learning rates from the cosines of all pairs.
 
-    The diagonal of `similarity` is overwritten.
+    The rates are in [0, 1]. The diagonal of `similarity` is overwritten.
     """
     np.fill_diagonal(similarity, 0.0)
     conspicuous = similarity.max(axis=1)
@@ -56,7 +56,10 @@ def client_trust(similarity: Array, confidence: float) -> Array:
 
 
 def pardon(similarity: Array, own: Array, conspicuous: Array) -> Array:
-    """Return each client's largest similarity to another, pardoning those to more conspicuous ones."""
+    """Return each client's largest similarity to another, with pardon.
+
+    Similarities to more conspicuous clients are pardoned.
+    """
     own = own[:, None]
     ratio = np.divide(own, conspicuous, out=np.ones_like(similarity), where=conspicuous > own)
     largest: Array = (similarity * ratio).max(axis=1)

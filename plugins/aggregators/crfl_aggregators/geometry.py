@@ -47,12 +47,15 @@ PRODUCTS_PER_BLOCK = 2**15
 
 
 def block_width(clients: int, narrowest: int | None = None) -> int:
-    """Return the number of columns of a block with this number of rows."""
+    """Return the number of columns of a block with `clients` rows."""
     return max(narrowest or MIN_BLOCK_COLUMNS, NUMBERS_PER_BLOCK // clients)
 
 
 def column_blocks(values: Tensor, narrowest: int | None = None) -> Iterator[slice]:
-    """Yield the columns of (n, P) values in blocks, all rows in each."""
+    """Yield the columns of (n, P) values in blocks.
+
+    Each block has all rows.
+    """
     clients, size = values.shape
     width = block_width(clients, narrowest)
     for first in range(0, size, width):
@@ -67,7 +70,10 @@ def row_blocks(matrix: Array) -> Iterator[slice]:
 
 
 def norms(values: Tensor, shift: Tensor | None = None, shares: Tensor | None = None) -> Tensor:
-    """Compute the norms of the rows, or of `values[i] + shares[i] * shift`, in float64."""
+    """Compute the norms of the rows in float64.
+
+    With `shift` and `shares`, the rows are `values[i] + shares[i] * shift`.
+    """
     if shift is None or shares is None:
         lengths = norms_in_pieces(values)
     else:
@@ -107,12 +113,13 @@ def gram_matrix(
     factors: Tensor | None = None,
     rows: Tensor | None = None,
 ) -> Array:
-    """Compute the products `<v_i, v_j>` of all pairs of `v = u - origin`, (n, n).
+    """Compute the inner products of all pairs of updates, (n, n).
 
-    With `mixing`, of the mixtures `mixing @ v`, (m, m).
+    The product of a pair is `<v_i, v_j>` with `v = u - origin`. With `mixing`, the pairs are those of the mixtures
+    `mixing @ v`, (m, m).
 
-    With `factors`, of `v_i = factors[i] (u_i - origin)`, where infinite numbers count as the largest there are. With
-    `rows`, of these rows of the values.
+    With `factors`, `v_i = factors[i] (u_i - origin)`, where infinite numbers count as the largest there are. With
+    `rows`, the pairs are those of these rows of the values.
     """
     shares = None if mixing is None else torch.from_numpy(mixing).to(values.device)
     clients = len(values) if rows is None else len(rows)
@@ -150,9 +157,9 @@ class CentralView:
 
 
 def central_view(values: Tensor, mixing: Array | None = None) -> CentralView:
-    """View the updates, or the mixtures `mixing @ u`, from one of them.
+    """View the updates from one of them.
 
-    The rows of `mixing` sum to 1.
+    With `mixing`, the view is of the mixtures `mixing @ u`. The rows of `mixing` sum to 1.
     """
     if values.dtype == torch.float64:
         norm = norms(values)
@@ -179,7 +186,9 @@ def central_view(values: Tensor, mixing: Array | None = None) -> CentralView:
 
 
 def resolution(values: Tensor) -> float:
-    """Return the share of a length that may be lost to rounding in products.
+    """Return the share of a length that rounding may lose.
+
+    Rounding happens in the products.
 
     A sum of k products is off by at most `k eps / 2` of the product of both lengths. Here k is a block's width, the
     number of blocks, and what is added up over clients when places are computed from the products. The root of that is
@@ -191,9 +200,10 @@ def resolution(values: Tensor) -> float:
 
 
 def central_products(values: Tensor, mixing: Array | None = None) -> Array:
-    """Compute `<u_i - u_c, u_j - u_c>` of all pairs, (n, n), for a `u_c` of median norm.
+    """Compute inner products of updates relative to a central one, (n, n).
 
-    With `mixing`, of the mixtures.
+    The product of a pair is `<u_i - u_c, u_j - u_c>`, where `u_c` is an update of median norm. With `mixing`, the pairs
+    are those of the mixtures.
     """
     return central_view(values, mixing).products
 
@@ -228,14 +238,17 @@ def distance_rows(products: Array, squares: Array, rows: slice) -> Array:
 
 
 def pairwise_distances(values: Tensor) -> Array:
-    """Compute `||u_i - u_j||^2` of all pairs, (n, n); nothing else is as large."""
+    """Compute `||u_i - u_j||^2` of all pairs, (n, n).
+
+    Nothing else is as large.
+    """
     return distances_from_products(central_products(values))
 
 
 def cosines(values: Tensor, rows: Tensor | None = None) -> Array:
-    """Compute the cosine of the angle between all pairs, (n, n); 0 with a zero update.
+    """Compute the cosine of the angle between all pairs, (n, n).
 
-    With `rows`, between these rows.
+    The cosine with a zero update is 0. With `rows`, the pairs are those of these rows.
     """
     products = gram_matrix(values, rows=rows)
     if not np.isfinite(np.diag(products)).all():  # sums of finite updates may have overflowed
@@ -251,7 +264,7 @@ def cosines(values: Tensor, rows: Tensor | None = None) -> Array:
 
 
 def cosines_with(values: Tensor, direction: Tensor) -> Array:
-    """Compute the cosine of the angle between every update and one direction, (n,).
+    """Compute the cosine between every update and one direction, (n,).
 
     It is 0 with a zero vector.
     """

@@ -29,7 +29,10 @@ class Krum(WeightedRule):
         return weigh_best(updates, self.f, keep=1)
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array:  # noqa: ARG002
-        """Bound the drift: f attackers cannot make an update win far from all honest ones."""
+        """Bound the drift that f attackers can cause.
+
+        They cannot make an update win that is far from all honest ones.
+        """
         drift = float(formulas.krum_drift(update_bound, clients=len(aggregate.weights), attackers=self.f))
         return np.array([0.0] + [drift] * self.f)
 
@@ -44,7 +47,10 @@ class MultiKrum(WeightedRule):
     keep: int | None = Field(None, ge=1, description="updates that are averaged; unset: clients - f")
 
     def check(self, clients: Clients) -> None:
-        """Raise `OptionError` unless the majority is large enough and `keep` at most its size."""
+        """Raise `OptionError` if f or `keep` is too large.
+
+        The majority must be large enough, and `keep` at most its size.
+        """
         check_majority("multi-krum", self.f, len(clients))
         if self.keep is not None and self.keep > len(clients) - self.f:
             raise OptionError(
@@ -59,7 +65,10 @@ class MultiKrum(WeightedRule):
 
 
 def weigh_best(updates: ClientUpdates, f: int, keep: int) -> Array:
-    """Return equal weights for the `keep` updates with the lowest scores, or for all if there are fewer."""
+    """Return equal weights for the `keep` updates with the lowest scores.
+
+    If there are fewer updates, all get equal weights.
+    """
     total = len(updates.values)
     scores = krum_scores(pairwise_distances(updates.values), f)
     chosen = rank_clients(scores, updates.round.clients.ids)[: min(keep, total)]
@@ -69,7 +78,10 @@ def weigh_best(updates: ClientUpdates, f: int, keep: int) -> Array:
 
 
 def check_majority(rule: str, f: int, clients: int) -> None:
-    """Raise `OptionError` unless 2 f + 2 < n, as Blanchard et al. need."""
+    """Raise `OptionError` unless 2 f + 2 < n.
+
+    Blanchard et al. need that.
+    """
     if clients < 2 * f + 3:
         raise OptionError(
             "f",
@@ -79,9 +91,9 @@ def check_majority(rule: str, f: int, clients: int) -> None:
 
 
 def krum_scores(distances: Array, f: int) -> Array:
-    """Sum the squared distances of each client to its `n - f - 2` nearest others.
+    """Sum the squared distances of each client to its nearest others.
 
-    At least one other counts.
+    The nearest are `n - f - 2` others, and at least one.
     """
     neighbours = max(1, len(distances) - f - 2)
     near = (np.sort(distances[rows], axis=1)[:, 1 : neighbours + 1].sum(axis=1) for rows in row_blocks(distances))

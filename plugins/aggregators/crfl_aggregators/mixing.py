@@ -90,7 +90,7 @@ class NearestNeighbourMixing(Stage):
 
 
 def mix_rows(shares: Tensor, values: Tensor) -> Tensor:
-    """Compute `shares @ values` so that equal rows of shares give bit-identical rows.
+    """Compute `shares @ values` with bit-identical rows for equal shares.
 
     A matrix product does not promise that, and what a rule behind it does with ties would depend on rounding.
     """

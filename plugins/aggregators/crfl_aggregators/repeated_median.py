@@ -34,9 +34,9 @@ SECTION_LENGTH = 250
 
 
 def median_slopes(across: Numbers) -> Numbers:
-    """Compute the repeated median of every row of sorted values, (b, n) -> (b,).
+    """Compute the repeated median of every row, (b, n) -> (b,).
 
-    Values are taken against 0..n-1.
+    The values of a row are sorted and taken against 0..n-1.
     """
     count = across.shape[1]
     medians = np.zeros_like(across)
@@ -50,9 +50,9 @@ def median_slopes(across: Numbers) -> Numbers:
 
 
 def point_medians(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.intp]) -> Numbers:
-    """Compute `median_{j != i} (y_j - y_i) / (j - i)` for some rows and places i.
+    """Compute the median slope through some points of some rows.
 
-    Not all of them are in memory at once.
+    For place i this is `median_{j != i} (y_j - y_i) / (j - i)`. At most `ROWS_AT_ONCE` rows are in memory at once.
     """
     found = np.empty(len(rows), across.dtype)
     for first in range(0, len(rows), ROWS_AT_ONCE):
@@ -76,7 +76,10 @@ def medians_at(across: Numbers, rows: NDArray[np.intp], places: NDArray[np.intp]
 
 
 def row_medians(rows: Numbers) -> Numbers:
-    """Return the median of sorted rows, the mean of the middle two if their number is even."""
+    """Return the median of sorted rows.
+
+    It is the mean of the middle two if their number is even.
+    """
     count = rows.shape[1]
     first = rows[:, (count - 1) // 2]
     second = rows[:, count // 2]
@@ -84,7 +87,7 @@ def row_medians(rows: Numbers) -> Numbers:
 
 
 def count_slopes_below(across: Numbers, guess: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Count the slopes of each place that are below the guess of its row, (b, n).
+    """Count each place's slopes below the guess of its row, (b, n).
 
     Let `r_i` be the place of i in the order, and `f_i` those behind i that come before it there. Then `r_i - f_i` of
     the `i` in front of it come before it as well, the others after it: `f_i + i - (r_i - f_i)` slopes are below.
@@ -98,10 +101,11 @@ def count_slopes_below(across: Numbers, guess: NDArray[np.float64]) -> NDArray[n
 
 
 def count_inversions(places: NDArray[np.signedinteger], order: NDArray[np.intp]) -> NDArray[np.int32]:
-    """Count the later places of each row that come before it in the order, (b, n).
+    """Count each place's later places that come before it, (b, n).
 
-    Pairs within a section of the row are compared one by one, all that have the same distance at once. Of later
-    sections, running along the order counts who belongs to one.
+    Later means later in the row, and before means before in the order. Pairs within a section of the row are compared
+    one by one, all that have the same distance at once. For later sections, a run along the order counts the places
+    that belong to each.
     """
     rows, count = places.shape
     sections = -(-count // SECTION_LENGTH)
@@ -143,7 +147,7 @@ class MedianSearch:
         self.rounding = 4.0 * float(np.finfo(across.dtype).eps)
 
     def narrow(self) -> tuple[Numbers, Flags]:
-        """Return the medians that are told apart, and flags of those to compute.
+        """Return the known medians and the flags of the unknown ones.
 
         Medians that do not matter are infinite.
         """
@@ -163,9 +167,9 @@ class MedianSearch:
         return medians, unknown
 
     def _is_narrow(self) -> Flags:
-        """Find rows whose ends are equal but for rounding, as among equal values.
+        """Find rows whose ends are equal but for rounding.
 
-        All medians between them are equal too.
+        This happens among equal values. All medians between the ends are equal too.
         """
         width = 3.0 * self.rounding * np.maximum(np.abs(self.low), np.abs(self.high)) + 4.0 * np.finfo(np.float64).tiny
         with np.errstate(invalid="ignore"):
@@ -174,11 +178,10 @@ class MedianSearch:
         return near
 
     def _next_guess(self) -> NDArray[np.float64]:
-        """Compute the next guess: a little beyond the middle, where more candidates are left.
+        """Compute the next guess.
 
-        It lies on a line between both ends.
-
-        Without one of the ends, a sample further out; NaN where another guess is not worth it.
+        It lies on a line between both ends, a little beyond the middle, where more candidates are left. Without one of
+        the ends, it is a sample further out. It is NaN where another guess is not worth it.
         """
         wanted = self.count / 2.0
         down = wanted - self.under
@@ -193,7 +196,10 @@ class MedianSearch:
         return np.where((both > FEW_CANDIDATES) & ~self._is_narrow(), guess, np.nan)
 
     def _apply_guess(self, guess: NDArray[np.float64]) -> None:
-        """Count slopes below a guess for every row, and make it an end where that is certain."""
+        """Count the slopes below a guess for every row.
+
+        The guess becomes an end of the row's interval where that is certain.
+        """
         asked = np.flatnonzero(np.isfinite(guess))
         if not len(asked):
             return

@@ -36,7 +36,10 @@ class ResidualReweighting(Aggregator):
     power: float = Field(2.0, gt=0, description="sharpens the clients' weights; 1: proportional to confidence")
 
     def check(self, clients: Clients) -> None:
-        """Raise `OptionError` for fewer than three clients: a line has no residuals then."""
+        """Raise `OptionError` for fewer than three clients.
+
+        A line has no residuals then.
+        """
         if len(clients) < 3:
             raise OptionError("type", f"a line needs clients >= 3, found {len(clients)}: use fedavg")
 
@@ -80,7 +83,10 @@ class ResidualReweighting(Aggregator):
         )
 
     def _trust(self, ordered: Tensor, lines: Tensor) -> Tensor:
-        """Compute the confidence in sorted values, given their lines at every rank, (b, n)."""
+        """Compute the confidence in sorted values, (b, n).
+
+        The lines are given at every rank.
+        """
         clients = ordered.shape[1]
         residuals = (ordered - lines).abs_()
         if clients < 3:
@@ -112,13 +118,19 @@ class DoubtfulValues:
 
 
 def cache_blocks(values: Tensor) -> list[slice]:
-    """Return the columns of the updates in blocks that stay in the cache of a core."""
+    """Return blocks of columns of the updates that fit the cache.
+
+    A block stays in the cache of one core.
+    """
     width = max(1, NUMBERS_PER_BLOCK // (2 * len(values)))
     return [slice(first, first + width) for first in range(0, values.shape[1], width)]
 
 
 def full_weights(shares: Tensor, order: Tensor, doubts: DoubtfulValues) -> Tensor:
-    """Return the weight of every client in every coordinate, 0 where its value was replaced."""
+    """Return every client's weight in every coordinate.
+
+    The weight is 0 where the value of the client was replaced.
+    """
     weights = shares.new_empty(doubts.clients, doubts.size)
     for columns in cache_blocks(weights):
         weights[order, columns] = torch.where(doubts.load(columns), 0.0, shares[order, None])
@@ -126,9 +138,9 @@ def full_weights(shares: Tensor, order: Tensor, doubts: DoubtfulValues) -> Tenso
 
 
 def rank_values(block: Tensor) -> tuple[Tensor, Tensor]:
-    """Sort the values of every coordinate, with the rows they came from: (n, b) -> (b, n).
+    """Sort the values of every coordinate: (n, b) -> (b, n).
 
-    Equal values keep their order.
+    The second tensor has the rows from which the values came. Equal values keep their order.
     """
     across = block.T.contiguous()
     if across.device.type != "cpu":
@@ -143,34 +155,49 @@ def rank_values(block: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit_slopes(across: Tensor) -> Tensor:
-    """Compute the repeated median of slopes of sorted values against rank, (b, n) -> (b,)."""
+    """Compute the repeated median of slopes, (b, n) -> (b,).
+
+    The slopes are those of the sorted values against rank.
+    """
     if across.shape[1] == 1:
         return torch.zeros_like(across[:, 0])
     return torch.from_numpy(median_slopes(across.cpu().numpy())).to(across)
 
 
 def fit_lines(across: Tensor, slope: Tensor) -> Tensor:
-    """Evaluate the line of sorted values against their rank at every rank: (b, n) -> (b, n)."""
+    """Evaluate each coordinate's line at every rank: (b, n) -> (b, n).
+
+    The line fits the sorted values against their rank.
+    """
     clients = across.shape[1]
     ranks = torch.arange(clients, dtype=across.dtype, device=across.device)
     return row_medians(across)[:, None] + slope[:, None] * (ranks - (clients - 1) / 2)
 
 
 def row_medians(across: Tensor) -> Tensor:
-    """Return the median of sorted rows, the mean of the middle two if their number is even."""
+    """Return the median of sorted rows.
+
+    It is the mean of the middle two if their number is even.
+    """
     count = across.shape[1]
     return across[:, [(count - 1) // 2, count // 2]].mean(1)
 
 
 def leverage_factors(clients: int, like: Tensor) -> Tensor:
-    """Compute `sqrt(1 - H_ii)` of the hat matrix of a line over the ranks 0..n-1."""
+    """Compute `sqrt(1 - H_ii)` of the hat matrix of a line.
+
+    The line is over the ranks 0..n-1.
+    """
     centred = torch.arange(clients, dtype=torch.float64) - (clients - 1) / 2
     hat = 1 / clients + centred.square() / centred.square().sum()
     return (1 - hat).clamp(min=0).sqrt().to(like)
 
 
 def normalise_confidence(confidence: Array, power: float) -> Array:
-    """Return weights that sum to 1; all equal if no client has any confidence."""
+    """Return weights that sum to 1.
+
+    All weights are equal if no client has any confidence.
+    """
     largest = confidence.max()
     if largest == 0:
         return np.full_like(confidence, 1 / len(confidence))

@@ -65,10 +65,10 @@ class Rfa(WeightedRule):
         return Weighting(weights, state, found.notes | {"nearest_half": nearest_half(found, seen)})
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array:  # noqa: ARG002
-        """Bound the drift by `2 U + nearest_half` while fewer than half of the clients are malicious.
+        """Bound the drift while fewer than half of the clients are malicious.
 
-        Then one of the half that is nearest to the aggregate is honest, so that the aggregate is at most `U +
-        nearest_half` long. In the honest clean world it is an average of updates, at most U long.
+        The bound is `2 U + nearest_half`. One of the half that is nearest to the aggregate is honest, so the aggregate
+        is at most `U + nearest_half` long. In the honest clean world it is an average of updates, at most U long.
         """
         drift = 2.0 * update_bound + aggregate.notes["nearest_half"]
         return np.array([0.0] + [drift] * ((len(aggregate.weights) - 1) // 2))
@@ -131,7 +131,10 @@ def geometric_median(
 
 
 def majority_radius(distances: Array, prior: Array) -> Array:
-    """Return the least distance, along the last axis, that holds more than half of the weight."""
+    """Return the least distance that holds more than half the weight.
+
+    It is computed along the last axis.
+    """
     order = np.argsort(distances, axis=-1)
     enough = np.argmax(prior[order].cumsum(axis=-1) > MAJORITY_SHARE, axis=-1)[..., None]
     nearest: Array = np.take_along_axis(distances, np.take_along_axis(order, enough, axis=-1), axis=-1)[..., 0]
@@ -160,7 +163,10 @@ class Viewpoint:
         return Viewpoint(products, toward, square, np.sqrt(np.maximum(squares, 0.0)))
 
     def product_rows(self, rows: slice) -> Array:
-        """Compute `<u_i - v, u_j - v>` of some i and all j."""
+        """Compute `<u_i - v, u_j - v>`, (rows, n).
+
+        i runs over the rows, j over all clients.
+        """
         result: Array = self.products[rows] - self.toward
         result -= self.toward[rows, None]
         result += self.square
@@ -173,7 +179,9 @@ class Viewpoint:
 
 
 def optimality_gap(around: Viewpoint, prior: Array, nu: float) -> float:
-    """Bound `g(v) - min g` for `g(v) = sum_i a_i ||u_i - v||`, as seen from v.
+    """Bound the distance of the objective at v from its minimum.
+
+    This is `g(v) - min g` for `g(v) = sum_i a_i ||u_i - v||`, as seen from v.
 
     For any `||z_i|| <= 1` with mean `s = sum_i a_i z_i`, `min g >= sum_i a_i <z_i, u_i - v> - ||s|| D` if the minimum
     is at most D away from v. Here `z_i = (u_i - v) / max(nu, ||u_i - v||)`. And if a weight `m > 1/2` lies within r of

@@ -36,7 +36,10 @@ class Momentum(ServerOptimiser):
     beta: float = Field(0.9, ge=0, lt=1, description="what is left of the velocity of the round before")
 
     def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:  # noqa: ARG002
-        """Scale the aggregate by the rate; what is left of earlier ones is the offset."""
+        """Scale the aggregate by the rate.
+
+        The remainder of earlier aggregates is the offset.
+        """
         kept = self.beta * state["velocity"].to(aggregate) if state else aggregate.new_zeros(aggregate.shape)
         return OptimiserResult(self.learning_rate, self.learning_rate * kept, {"velocity": kept + aggregate})
 
@@ -52,7 +55,10 @@ class FedDyn(ServerOptimiser):
     participation: float = Field(1.0, gt=0, le=1, description="share of clients in a round: training.participation")
 
     def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:  # noqa: ARG002
-        """Scale the aggregate by 1 + f; the sum of earlier ones is the offset."""
+        """Scale the aggregate by 1 + f.
+
+        The sum of earlier aggregates is the offset.
+        """
         before = state["shift"].to(aggregate) if state else aggregate.new_zeros(aggregate.shape)
         share = self.participation
         return OptimiserResult(1.0 + share, -before, {"shift": before - share * aggregate})
@@ -77,7 +83,10 @@ class Adaptive(ServerOptimiser):
         """Return v_t from v_(t-1) and the squares of the aggregate."""
 
     def step(self, aggregate: Tensor, current: Round, state: State) -> OptimiserResult:  # noqa: ARG002
-        """Return the aggregate's share in m_t as the scale, that of earlier rounds as the offset."""
+        """Return the scale and the offset that m_t gives.
+
+        The scale is the share of the aggregate, the offset is that of earlier rounds.
+        """
         before = state["first"].to(aggregate) if state else aggregate.new_zeros(aggregate.shape)
         second = state["second"].to(aggregate) if state else aggregate.new_full(aggregate.shape, self.tau**2)
         second = self.second_moment(second, aggregate.square())

@@ -41,11 +41,11 @@ class SignMajority(Aggregator):
         return VoteResult(update=update, weights=no_weights, offset=update.clone(), state=state, balance=balance)
 
     def breakdown(self, clients: Clients, aggregate: RuleResult, update_bound: float) -> Array | None:  # noqa: ARG002
-        """Bound the norm of what R clients can turn, from the votes as they were counted.
+        """Bound the norm of the change that R clients can cause.
 
-        A vote changes a balance by at most 2, so in the other world it differs by at most 2R. Where the balance is
-        above that, nothing changes; at exactly 2R, or at 0, a parameter may lose or win one step; below, it may turn
-        around, two steps.
+        The bound uses the votes as they were counted; it is None if the aggregate has no votes. A vote changes a
+        balance by at most 2, so in the other world it differs by at most 2R. Where the balance is above that, nothing
+        changes; at exactly 2R, or at 0, a parameter may lose or win one step; below, it may turn around, two steps.
         """
         if not isinstance(aggregate, VoteResult):
             return None

@@ -38,7 +38,10 @@ class Trimming(CoordinateWise):
         return Choice(across[:, first : last + 1].mean(1), (low, high, low_share, high_share))
 
     def block_weights(self, block: Tensor, choice: Choice) -> Tensor:
-        """Give clients at an end of the middle a share of the places left for their value."""
+        """Return the weight of each client in the mean of the middle.
+
+        The weight is 1 inside the middle. A client at an end gets a share of the places left for its value.
+        """
         low, high, low_share, high_share = choice.facts
         weights = ((block > low) & (block < high)).to(block)
         weights = torch.where(block == low, low_share, weights)
@@ -46,10 +49,10 @@ class Trimming(CoordinateWise):
 
 
 def tie_share(across: Tensor, trim: int, place: int) -> Tensor:
-    """Compute what each client with the value at `place` has of the middle.
+    """Compute each client's share of the middle, (b, rows) -> (b,).
 
-    (b, rows) -> (b,): 1 if no other client has that value, else the places that are left for it, shared by all clients
-    that have it.
+    The share is that of a client with the value at `place`. It is 1 if no other client has that value, else the places
+    that are left for it, shared by all clients that have it.
     """
     value = across[:, place]
     rows = across.shape[1]
@@ -79,7 +82,10 @@ class TrimmedMean(Trimming):
             )
 
     def trim_count(self, rows: int) -> int:
-        """Return `trim`, or less if so few updates arrived that none would be left."""
+        """Return `trim`, or less if few updates arrived.
+
+        At least one update is left.
+        """
         return min(self.trim, (rows - 1) // 2)
 
 

@@ -19,7 +19,7 @@ class WeakNoise(FixedStage):
     std: float = Field(0.001, ge=0, description="standard deviation of the noise in every parameter")
 
     def mixing(self, facts: RoundFacts) -> Mixing:
-        """Leave all updates as they are, and add the noise as an offset."""
+        """Leave all updates unchanged and add the noise as an offset."""
         generator = facts.streams.generator("aggregation/weak-noise", round_number=facts.number)
         noise = torch.from_numpy(generator.standard_normal(facts.layout.size)).mul_(self.std)
         return Mixing(torch.ones(len(facts.clients), dtype=torch.float64), offset=noise)

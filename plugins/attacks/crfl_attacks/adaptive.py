@@ -42,7 +42,10 @@ class Adaptive(Byzantine):
         return max(tried, key=lambda one: one[0])[1]
 
     def _best(self, known: AttackerView, push: Tensor) -> tuple[float, Tensor]:
-        """Find the best multiple of one perturbation: how far the aggregate goes back, and the update."""
+        """Find the best multiple of one perturbation.
+
+        Return how far the aggregate goes back, and the update.
+        """
         honest = known.honest.values
         mean = honest.mean(0)
         length = float(push.norm())

@@ -66,6 +66,9 @@ class InnerProductManipulation(Byzantine):
     epsilon: float = Field(0.5, gt=0, description="length in units of the honest mean")
 
     def direction(self, known: AttackerView) -> Tensor:
-        """Point against the honest mean, or against their own where all are attackers."""
+        """Return the direction against the honest mean.
+
+        If all clients are attackers, the mean is that of their own updates.
+        """
         values = known.honest.values if len(known.honest.values) else known.own_updates
         return -self.epsilon * values.mean(0)

@@ -44,11 +44,17 @@ class CertificateSeeking(Attack):
         return {}
 
     def learn(self, seen: AttackerObservation, state: State) -> State:
-        """Store the model before the first attack, whose predictions are to be changed."""
+        """Store the model before the first attack.
+
+        The attack is to change its predictions.
+        """
         return {"before": seen.round.start.clone()} if seen.attacked and "before" not in state else state
 
     def craft(self, known: AttackerView, state: State) -> Tensor:
-        """Submit the direction at the length of the bound, beside the effect of weight decay."""
+        """Submit the direction at the length of the bound.
+
+        The effect of weight decay comes on top.
+        """
         clients = known.round.clients
         start = known.round.start
         lengths = torch.from_numpy(self.residual_lengths(known)).to(start)
@@ -110,7 +116,10 @@ def easiest_direction(known: AttackerView, before: Tensor, push: float, samples:
 
 
 def margins_and_runners_up(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the margins of given classes over the best other class, (m,), and that class."""
+    """Return the margins of given classes over the best other class.
+
+    The margins are (m,). The second tensor is that other class.
+    """
     own = logits.gather(-1, wanted[:, None])
     best = logits.scatter(-1, wanted[:, None], -torch.inf).max(-1)
     return own[:, 0] - best.values, best.indices

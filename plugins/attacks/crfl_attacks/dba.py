@@ -21,7 +21,10 @@ class Dba(ModelReplacement):
     parts: int | None = Field(None, ge=1, description="local parts of the trigger; unset: one for each attacker")
 
     def prepare(self, data: FederatedData, streams: Streams) -> State:
-        """Prepare the pattern, and a row of parts for every client, zero for honest ones."""
+        """Prepare the pattern and a row of parts for every client.
+
+        The rows of honest clients are zero.
+        """
         state = super().prepare(data, streams)
         attackers = self.attackers(data.clients, streams)
         pattern = state["pattern"]

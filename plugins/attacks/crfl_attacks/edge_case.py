@@ -106,9 +106,9 @@ def file_error(path: Path, why: str) -> OptionError:
 
 
 def log_densities(data: FederatedData) -> tuple[Tensor, Tensor]:
-    """Compute the log-density of every training and test input, up to a constant.
+    """Compute the log-density of every training and test input.
 
-    It is fitted on the training inputs.
+    It is fitted on the training inputs and known up to a constant.
 
     `log sum_c share_c exp(-||L^-1 (x - mean_c)||^2 / 2)` with `L L^T` the covariance within classes.
     """

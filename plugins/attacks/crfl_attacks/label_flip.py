@@ -42,7 +42,10 @@ class LabelFlip(Attack):
         return replace(batches, y=state["labels"][batches.y])
 
     def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:  # noqa: ARG002
-        """Return the test samples whose label the attackers would change; None without a target."""
+        """Return the test samples whose label the attackers would change.
+
+        The result is None without a target.
+        """
         if self.target is None:
             return None
         concerned = self._flip_mask(data.test_y)

@@ -27,7 +27,10 @@ class DistanceConstrained(Byzantine):
 
     @abstractmethod
     def remoteness(self, squared: Tensor) -> Tensor:
-        """Measure how far an update is from all honest ones: squared distances (..., n) -> (...)."""
+        """Measure how far an update is from all honest ones.
+
+        The squared distances (..., n) become one number each, (...).
+        """
 
     def direction(self, known: AttackerView) -> Tensor:
         """Return the perturbed mean."""
@@ -102,7 +105,7 @@ def perturbation(honest: Tensor, kind: Perturbation) -> Tensor:
 
 
 def search_largest(allowed: Callable[[float], bool], start: float) -> float:
-    """Search the largest gamma below `2 start` that is allowed, up to a tolerance.
+    """Search the largest allowed gamma below `2 start`, up to a tolerance.
 
     0 must be allowed, and all that lies below an allowed gamma.
 

@@ -33,7 +33,10 @@ class ModelReplacement(TargetedPoisoning):
         return {"pattern": self.trigger.pattern(data.facts).to(data.test_x), "domain": domain}
 
     def poison(self, batches: Batches, state: State) -> Batches:
-        """Put trigger and target label on the first q_B samples of every batch."""
+        """Poison the first q_B samples of every batch.
+
+        They get the trigger and the target label.
+        """
         most = int(self.poisoned_counts(batches).max())
         return self.replace_samples(
             batches, add_pattern(batches.x[:, :, :most], self.local_patterns(batches, state), state)
@@ -48,7 +51,10 @@ class ModelReplacement(TargetedPoisoning):
         return add_pattern(x, state["pattern"], state)
 
     def backdoor_test_set(self, data: FederatedData, state: State) -> tuple[Tensor, Tensor] | None:
-        """Return the test inputs of the chosen classes with the trigger, and their true labels."""
+        """Return the triggered test inputs and their true labels.
+
+        The inputs are those of the chosen classes.
+        """
         if self.backdoored_classes == "others":
             return super().backdoor_test_set(data, state)
         return self.add_trigger(data.test_x, state), data.test_y
@@ -70,7 +76,10 @@ class ConstrainAndScale(ModelReplacement):
     alpha: float = Field(0.7, gt=0, le=1, description="weight of the task; the rest is the weight of staying close")
 
     def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
-        """Add the pull toward the start: `alpha` of the task, `1 - alpha` of the distance."""
+        """Add the pull toward the start to the gradient.
+
+        The task has the weight `alpha`, the distance has the weight `1 - alpha`.
+        """
         away = weights - start
         distance: Tensor = torch.linalg.vector_norm(away, dim=-1, keepdim=True)
         tiny = torch.finfo(away.dtype).tiny  # at the start itself 0 is a subgradient
@@ -104,11 +113,17 @@ class Neurotoxin(ModelReplacement):
     ratio: float = Field(0.1, gt=0, lt=1, description="share of the coordinates that attackers stay out of, top-k")
 
     def learn(self, seen: AttackerObservation, state: State) -> State:
-        """Store 1 for the coordinates left to the attackers, 0 for those that changed most."""
+        """Store 1 for the coordinates left to the attackers.
+
+        The coordinates that changed most get 0.
+        """
         change = (seen.following - seen.round.start).abs()
         taken = change.topk(round(self.ratio * len(change))).indices
         return {**state, "left": torch.ones_like(change).index_fill_(0, taken, 0.0)}
 
     def local_gradient(self, gradient: Tensor, weights: Tensor, start: Tensor, state: State) -> Tensor:  # noqa: ARG002
-        """Project the gradient on the coordinates left; weight decay is part of it."""
+        """Project the gradient on the coordinates left.
+
+        Weight decay is part of the gradient.
+        """
         return gradient * state["left"] if "left" in state else gradient

@@ -41,7 +41,7 @@ class TargetedPoisoning(Attack):
         return (self.poison_ratio * batches.sizes.double() + FLOOR_TOLERANCE).floor().long()
 
     def replace_samples(self, batches: Batches, x: Tensor) -> Batches:
-        """Put `x` and the target in the place of the first samples of batches.
+        """Replace the first samples of batches by `x` and the target.
 
         `x` is (attackers, steps, most, features).
         """
@@ -54,7 +54,10 @@ class TargetedPoisoning(Attack):
         return replace(batches, x=poisoned_x, y=poisoned_y)
 
     def check(self, batch_size: int) -> None:
-        """Raise `OptionError` unless a batch has between one and all of its samples poisoned."""
+        """Raise `OptionError` for too few or too many poisoned samples.
+
+        A batch must have between one and all of its samples poisoned.
+        """
         if self.poison_ratio is not None:
             if self.poison_ratio * batch_size + FLOOR_TOLERANCE < 1:
                 raise OptionError(
@@ -102,7 +105,10 @@ class SampleReplacement(TargetedPoisoning):
         return self.pool(data)._asdict()
 
     def poison(self, batches: Batches, state: State) -> Batches:
-        """Let every attacker walk through the pool, from step to step and round to round."""
+        """Let every attacker walk through the pool.
+
+        The walk goes on from step to step and from round to round.
+        """
         pool = state["x"]
         counts = self.poisoned_counts(batches).amax(1)  # in a whole batch of each attacker
         own_steps = (batches.sizes > 0).sum(1)  # not the common number, which depends on who else trains here
@@ -116,7 +122,10 @@ class SampleReplacement(TargetedPoisoning):
         return state["test_x"], state["test_y"]
 
     def threat(self, realised: RealisedAttack) -> Threat:
-        """State a threat of replaced samples: more than a change of features and labels."""
+        """State a threat of replaced samples.
+
+        This is more than a change of features and labels.
+        """
         stated = super().threat(realised)
         return stated if stated.poison == "update" else stated.model_copy(update={"poison": "replacement"})
 

@@ -33,11 +33,14 @@ class Backdoor(GroupCertificate):
     levels_offered: ClassVar[tuple[Level, ...]] = ("backdoor",)
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
-        """Request the vote of every group, and how far features must move to change it."""
+        """Request every group's vote and the feature distance that changes it."""
         return VoteRequest("group-distances")
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:  # noqa: ARG002
-        """Check that nothing crosses groups, and that moved inputs move features and logits by a bounded amount."""
+        """Check that groups are isolated and that features and logits are bounded.
+
+        The bounds hold for inputs that an attacker moves.
+        """
         facts = ledger.facts
         weighted = facts.groups is not None and facts.groups.weights is not None
         lipschitz = facts.feature_lipschitz
@@ -72,7 +75,10 @@ class Backdoor(GroupCertificate):
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
-        """Return the largest norm of a trigger that the winner withstands beside the threat's clients."""
+        """Return the largest norm of a trigger that the winner withstands.
+
+        The threat's clients attack as well.
+        """
         cast = votes.expect(GroupDistances)
         lipschitz = ledger.facts.feature_lipschitz
         assert lipschitz is not None

@@ -28,5 +28,8 @@ class PathwiseCertificate(CappedCertificate):
     statement: ClassVar = "pathwise"
 
     def round_scope(self) -> Literal["any"]:
-        """Return "any": the drift of every round is known, and so that of the worst ones."""
+        """Return "any", because the drift of every round is known.
+
+        The drift of the worst rounds is therefore known as well.
+        """
         return "any"

@@ -18,7 +18,10 @@ class Ensemble(GroupCertificate):
     statement: ClassVar = "marginal"
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:  # noqa: ARG002
-        """Check that subsets are independent random draws and that nothing else connects them."""
+        """Check that subsets are independent random draws.
+
+        Nothing else may connect the subsets.
+        """
         drawn = ledger.facts.groups is not None and ledger.facts.groups.by == "subsets"
         return (
             Check(
@@ -32,7 +35,10 @@ class Ensemble(GroupCertificate):
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:  # noqa: ARG002
-        """Bound the shares of subsets that vote for a class, and convert them to clients."""
+        """Bound the shares of subsets that vote for a class.
+
+        Then convert the shares to numbers of clients.
+        """
         cast = votes.expect(GroupVotes)
         groups = ledger.facts.groups
         assert groups is not None

@@ -68,11 +68,17 @@ class GroupVote(GroupCertificate):
         return "stated" if self.refine else "every"
 
     def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
-        """Return the update cap if `server.cap_updates` asks for it and groups certify themselves."""
+        """Return the update cap for groups that certify themselves.
+
+        The cap is left out unless `server.cap_updates` asks for it.
+        """
         return (UPDATE_CAP,) if self.refine and cap_updates else ()
 
     def request(self, ledger: Ledger, threat: Threat, settings: VoteSettings) -> VoteRequest:  # noqa: ARG002
-        """Request the vote of every group, with its ranking of all classes if they vote by pairs."""
+        """Request the vote of every group.
+
+        If groups vote by pairs, request the ranking of all classes of each group.
+        """
         return VoteRequest("group-rankings" if votes_by_pairs(ledger) else "groups")
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
@@ -82,7 +88,10 @@ class GroupVote(GroupCertificate):
         return (*checks, *groups_own_checks(ledger, threat)) if self.refine else checks
 
     def check_memberships(self, ledger: Ledger) -> Check:
-        """Check that groups are disjoint if they certify themselves; else clients may be in several."""
+        """Check that groups are disjoint if they certify themselves.
+
+        Otherwise clients may be in several groups.
+        """
         groups = ledger.facts.groups
         assert groups is not None
         if groups.by != "subsets":
@@ -94,7 +103,10 @@ class GroupVote(GroupCertificate):
         return Check("every group of a client counts", "held", f"a client is in up to {most} groups")
 
     def check_candidates(self, threat: Threat) -> tuple[Check, ...]:
-        """Declare that no other clients attack than the named candidates, if only they count."""
+        """Declare that only the named candidates attack.
+
+        The check is left out if all clients count as candidates.
+        """
         if self.candidates == "all" or isinstance(threat.clients, int):
             return ()
         found = f"clients {', '.join(map(str, threat.clients))}"
@@ -122,10 +134,11 @@ class GroupVote(GroupCertificate):
         return self.guarantee_from_counts(counts, np.minimum(stood, float(len(candidates_of(groups, named)))))
 
     def certify_pairs(self, ledger: Ledger, cast: GroupRankings, threat: Threat) -> Guarantee:
-        """Return how many clients the winner of a Condorcet vote tolerates: as long as it beats every other class.
+        """Return how many clients the winner of a Condorcet vote tolerates.
 
-        With `refine` a group whose own certificate says that it predicts the winner also prefers it to all others; any
-        other preference costs one client. `p_a` is the share of votes that prefer the winner to its closest rival.
+        It tolerates clients as long as it beats every other class. With `refine` a group whose own certificate says
+        that it predicts the winner also prefers it to all others; any other preference costs one client. `p_a` is the
+        share of votes that prefer the winner to its closest rival.
         """
         groups = ledger.facts.groups
         assert groups is not None
@@ -145,9 +158,10 @@ class GroupVote(GroupCertificate):
     def certify_together(
         self, ledger: Ledger, votes: Votes, threat: Threat, clients: tuple[int, ...]
     ) -> CollectiveGuarantee | None:
-        """Return how many samples stay right, whichever clients are malicious; None if groups certify themselves.
+        """Return how many samples stay right, whichever clients are malicious.
 
-        Then a client need not reach a vote, and the statement is about the rounds of the threat.
+        The result is None if groups certify themselves. Then a client need not reach a vote, and the statement is about
+        the rounds of the threat.
         """
         if self.refine:
             return None
@@ -177,7 +191,10 @@ def votes_by_pairs(ledger: Ledger) -> bool:
 
 
 def units_of(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.bool_]:
-    """Return which groups each attacker reaches, (G, U): all of a client's random subsets, else any one group."""
+    """Return which groups each attacker reaches, (G, U).
+
+    With random subsets, an attacker reaches all groups of one client. Otherwise it reaches any one group.
+    """
     reached = membership_table(groups, named)
     if groups.by == "subsets":
         return reached
@@ -185,18 +202,27 @@ def units_of(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.bo
 
 
 def candidates_of(groups: GroupFacts, named: tuple[int, ...] | None) -> list[int]:
-    """Return the clients that may attack and are in a group: all of them, or the named ones."""
+    """Return the clients that may attack and are in a group.
+
+    If `named` is None, all clients may attack.
+    """
     members = {client for group in groups.members for client in group}
     return sorted(members if named is None else members & set(named))
 
 
 def membership_table(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.bool_]:
-    """Return which of the clients that may attack are in each group, (G, N)."""
+    """Return which candidates are in each group, (G, N).
+
+    Candidates are the clients that may attack.
+    """
     return np.array([np.isin(candidates_of(groups, named), members) for members in groups.members])
 
 
 def count_candidates(groups: GroupFacts, named: tuple[int, ...] | None) -> NDArray[np.int64]:
-    """Return how many clients of each group may attack, (G,): all, or the named ones."""
+    """Return how many clients of each group may attack, (G,).
+
+    These are all clients, or the named ones.
+    """
     return np.array([len(members if named is None else set(members) & set(named)) for members in groups.members])
 
 
@@ -222,9 +248,9 @@ def certify_groups(ledger: Ledger, cast: GroupVotes, threat: Threat) -> Array:
 
 
 def refuses_level(own: Ledger, threat: Threat, *, backward: bool) -> bool:
-    """Return whether a group's certificate at the client level is refused in one direction.
+    """Return whether a group's client-level certificate is refused.
 
-    `backward` asks about the whole certificate, otherwise about the forward direction.
+    With `backward` the question is about the whole certificate, otherwise about its forward direction.
     """
     return any(
         check.status == "failed" and (check.direction is None or not backward) for check in client_checks(own, threat)
@@ -238,7 +264,10 @@ def client_checks(own: Ledger, threat: Threat) -> tuple[Check, ...]:
 
 
 def groups_own_checks(ledger: Ledger, threat: Threat) -> Iterator[Check]:
-    """Yield what the groups' own certificates declare, and whether they also hold for attacks that may come."""
+    """Yield what the groups' own certificates declare.
+
+    Also yield whether they hold for attacks that may come.
+    """
     lost = 0
     declared: dict[str, Check] = {}
     for group in range(ledger.facts.models):

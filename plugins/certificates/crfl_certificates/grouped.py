@@ -37,10 +37,10 @@ class GroupCertificate(Certificate):
 
     @staticmethod
     def guarantee_from_counts(counts: NDArray[np.int64], clients: NDArray[np.float64]) -> Guarantee:
-        """Build the guarantee from `counts` (m, C) and the tolerated numbers of clients.
+        """Build the guarantee from counts and the tolerated numbers of clients.
 
-        The radius is NaN where nothing is certified.
-        `p_a` and `p_b` are the shares of the first and of the second class.
+        `counts` is (m, C). The radius is NaN where nothing is certified. `p_a` and `p_b` are the shares of the first
+        and of the second class.
         """
         shares = np.sort(counts / counts.sum(axis=1, keepdims=True), axis=1)
         return guarantee_of_winner(counts.argmax(axis=1), shares[:, -1], shares[:, -2], clients)
@@ -49,7 +49,10 @@ class GroupCertificate(Certificate):
 def guarantee_of_winner(
     winner: NDArray[np.int64], p_a: NDArray[np.float64], p_b: NDArray[np.float64], clients: NDArray[np.float64]
 ) -> Guarantee:
-    """Build the guarantee from the winners of votes and the tolerated numbers of clients, NaN where it abstains."""
+    """Build the guarantee from the winners of votes.
+
+    `clients` has the tolerated numbers of clients, NaN where the vote abstains.
+    """
     with np.errstate(divide="ignore"):
         logs = np.log(clients)
     prediction = np.where(np.isnan(clients), ABSTAIN, winner)
@@ -69,7 +72,10 @@ def check_disjoint(ledger: Ledger) -> Check:
 
 
 def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
-    """Check that a group's model depends only on its members, public data and random streams."""
+    """Check that a group's model depends only on its own inputs.
+
+    These are its members, public data and random streams.
+    """
     judged = ledger.facts.rejects or any(not record.accepted and record.failed is None for record in ledger.rounds)
     replaced = next((record.weights_from for record in ledger.rounds if record.weights_from != "chain"), None)
     watching = ledger.facts.watching
@@ -120,7 +126,10 @@ def isolation_checks(ledger: Ledger) -> tuple[Check, ...]:
 
 
 def check_classes(ledger: Ledger) -> tuple[Check, ...]:
-    """Declare that no client adds a class, which would be one of every group's model, if classes were not stated."""
+    """Declare that no client adds a class.
+
+    An added class would be one of every group's model. The check is left out if the config states the classes.
+    """
     if not ledger.facts.classes_found:
         return ()
     return (

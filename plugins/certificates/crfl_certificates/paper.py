@@ -75,7 +75,10 @@ class Paper(Certificate):
         return "any"
 
     def stages_to_add(self, cap_updates: bool | None) -> tuple[Mapping[str, Any], ...]:
-        """Return the update cap only if the config asks for it: the paper's server has none."""
+        """Return the update cap only if the config asks for it.
+
+        The paper's server has no update cap.
+        """
         return (UPDATE_CAP,) if cap_updates else ()
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
@@ -116,7 +119,10 @@ class Paper(Certificate):
         return formulas.kl_budget(np.maximum(p_a, p_b), np.minimum(p_a, p_b))
 
     def _round_radius(self, ledger: Ledger, threat: Threat, attacked: int, budget: Array, test_noise: float) -> Array:
-        """Return the log radii for an attack in round `attacked`; other attacked rounds do not contract."""
+        """Return the log radii for an attack in round `attacked`.
+
+        Other attacked rounds do not contract.
+        """
         final = attacked == ledger.facts.rounds
         others = set(threat.rounds) if threat.attacked_rounds > 1 else set()
         later = [record for record in ledger.rounds[attacked:] if record.round not in others]
@@ -170,7 +176,10 @@ def essential_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
 
 
 def conditional_checks(ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-    """Check what the paper passes over: where one fails, the number is conditional."""
+    """Check the conditions that the paper does not state.
+
+    Where one fails, the number is conditional.
+    """
     rounds = existing_rounds(ledger, threat)
     depends = {ledger.round(number).depends for number in rounds} | ({"all"} if ledger.facts.rejects else set())
     rate = float(ledger.clients.learning_rate.max())
@@ -221,12 +230,18 @@ def existing_rounds(ledger: Ledger, threat: Threat) -> list[int]:
 
 
 def noise_std_of(ledger: Ledger, number: int) -> float:
-    """Return the noise std of a round's model; in the final round, the test noise."""
+    """Return the noise std of a round's model.
+
+    In the final round this is the test noise.
+    """
     return ledger.facts.test_noise_std if number == ledger.facts.rounds else ledger.round(number).noise_std
 
 
 def strengths(ledger: Ledger, threat: Threat, attacked: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return `S_i = p_i gamma eta_i tau_i q/n` of the named or worst attackers."""
+    """Return `S_i = p_i gamma eta_i tau_i q/n` of the attackers.
+
+    These are the named attackers or the worst ones.
+    """
     clients = ledger.clients.of_round(attacked)
     each = clients.weight_bound * threat.scale * clients.learning_rate * clients.steps * threat.poison_ratio
     if isinstance(threat.clients, int):

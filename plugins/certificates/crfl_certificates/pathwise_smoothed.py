@@ -46,7 +46,10 @@ class PathwiseSmoothed(PathwiseCertificate):
         return vote_count_request(settings, noise)
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """Return the pathwise checks; sampled votes also need noise that attackers did not know."""
+        """Return the pathwise checks.
+
+        Sampled votes also need noise that attackers did not know.
+        """
         checks = pathwise_checks(ledger, threat, ledger.facts.rounds, observed=True)
         return checks if self.method == "exact" else (*checks, assumption_checks.check_vote_secrecy(ledger))
 

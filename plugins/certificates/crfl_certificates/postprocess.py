@@ -38,7 +38,7 @@ class Postprocess(ResampledCertificate):
     """
 
     def audit(self, ledger: Ledger, threat: Threat) -> tuple[Check, ...]:
-        """Check for one attacked round with noise, and for a bound on its drift."""
+        """Check for one attacked round with noise and a drift bound."""
         return (
             *(check_known_rounds(threat) or (assumption_checks.check_single_round(ledger, threat),)),
             assumption_checks.check_noise(ledger, self.start(threat.rounds)),
@@ -51,7 +51,7 @@ class Postprocess(ResampledCertificate):
         )
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
-        """Convert votes to a budget, the budget to a drift and the drift to a radius."""
+        """Convert votes to a radius, through a budget and a drift."""
         first, p_a, p_b = vote_bounds(votes)
         start = self.start(threat.rounds)
         noises = fresh_noise_stds(ledger, start, votes.request.noise_std)
@@ -65,7 +65,10 @@ class Postprocess(ResampledCertificate):
 
 
 def drift_kind(ledger: Ledger, threat: Threat) -> Literal["scenario", "breakdown"]:
-    """Return what bounds the drift of the attacked round: fixed weights or the breakdown."""
+    """Return how the drift of the attacked round is bounded.
+
+    The bound comes from fixed weights or from the breakdown.
+    """
     return "breakdown" if ledger.round(max(threat.rounds)).depends == "all" else "scenario"
 
 
@@ -131,7 +134,10 @@ class BreakdownDrift:
         return np.where(np.asarray(ratio) > 0, self._cost, 0.0)
 
     def sample_costs(self) -> Array:
-        """Return 0 without a poisoned sample, and the same drift for any number of them."""
+        """Return the drift without and with poisoned samples.
+
+        It is 0 without one, and the same for any number of them.
+        """
         return np.array([0.0, self._cost])
 
     def client_costs(self) -> Array:

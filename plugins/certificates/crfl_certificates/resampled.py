@@ -48,7 +48,10 @@ class ResampledCertificate(CappedCertificate):
 
 
 def check_known_rounds(threat: Threat) -> tuple[Check, ...]:
-    """Refuse unknown attacked rounds: noise is drawn again from the attacked round on."""
+    """Refuse unknown attacked rounds.
+
+    Noise is drawn again from the attacked round on.
+    """
     if threat.attacked_rounds == len(threat.rounds):
         return ()
     required = "known rounds, because each possible one needs a stored model and continuations of its own"
@@ -57,5 +60,8 @@ def check_known_rounds(threat: Threat) -> tuple[Check, ...]:
 
 
 def fresh_noise_stds(ledger: Ledger, start: int, test_noise: float) -> NDArray[np.float64]:
-    """Return the noise std of every round from `start` on; the last is the test noise."""
+    """Return the noise std of every round from `start` on.
+
+    The last is the test noise.
+    """
     return np.array([record.noise_std for record in ledger.rounds[start - 1 : -1]] + [test_noise])

@@ -43,7 +43,7 @@ class Tail(ResampledCertificate):
         return (*unknown, *checks, *self.vote_checks(ledger, threat))
 
     def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
-        """Convert votes to a budget, the budget to a drift and the drift to a radius."""
+        """Convert votes to a radius, through a budget and a drift."""
         first, p_a, p_b = vote_bounds(votes)
         start = self.start(threat.rounds)
         scenario = DriftBound.of(ledger, threat, start)

@@ -120,7 +120,10 @@ class Arrays(SplitDataset):
         return replace(data, ranges=self._declared_ranges(self.ranges or {}, columns))
 
     def text_columns(self) -> dict[str, tuple[str, ...]]:
-        """Return the distinct texts of each input column of a table that does not hold numbers only."""
+        """Return the distinct texts of each input column that holds text.
+
+        Columns that hold only numbers are left out.
+        """
         columns = self.source_columns()
         found: dict[str, set[str]] = {name: set() for name in columns}
         for block in tables.read_table(self._table, dict.fromkeys(columns, "text")):
@@ -132,7 +135,7 @@ class Arrays(SplitDataset):
     def _declared_ranges(
         self, ranges: Mapping[str, Range], columns: tuple[str, ...]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the lowest and the highest values of the inputs of a table."""
+        """Return the lowest and the highest values of a table's inputs."""
         if not columns:
             raise OptionError("ranges", "belongs to the columns of a table: give `domain` for arrays")
         numbers = [name for name in columns if name not in self._indicators]
@@ -144,7 +147,10 @@ class Arrays(SplitDataset):
         return low, high
 
     def read_inputs(self, path: Path, feature_names: tuple[str, ...]) -> NDArray[np.generic]:
-        """Return new inputs from a table; a label and a group in it are ignored."""
+        """Return new inputs from a table.
+
+        A label and a group in the table are ignored.
+        """
         if not path.name.endswith(tables.ENDINGS):
             return super().read_inputs(path, feature_names)
         inputs = feature_names or self._input_columns(path)
@@ -157,9 +163,9 @@ class Arrays(SplitDataset):
     def _from_file(
         self, path: Path, labels_path: Path | None, columns: tuple[str, ...]
     ) -> tuple[Samples, Samples | None]:
-        """Read the samples of a file and its test samples, if it has any.
+        """Read the samples of a file and its test samples.
 
-        A table needs columns.
+        The test samples are None if the file has none. A table needs columns.
         """
         if path.name.endswith(tables.ENDINGS):
             return self._from_table(path, columns or self._input_columns(path)), None
@@ -185,12 +191,18 @@ class Arrays(SplitDataset):
 
     @property
     def _indicators(self) -> dict[str, tuple[str, str]]:
-        """Return the column and the text behind the name of each input that `categories` makes."""
+        """Return the column and text behind each input of `categories`.
+
+        The keys are the names of the inputs.
+        """
         listed = (self.categories or {}).items()
         return {f"{column}={text}": (column, text) for column, texts in listed for text in texts}
 
     def _column_kinds(self, inputs: tuple[str, ...]) -> dict[str, tables.ColumnKind]:
-        """Return the columns of a table behind some inputs, and how each is read."""
+        """Return the columns of a table behind some inputs.
+
+        Each comes with the kind by which it is read.
+        """
         kinds: dict[str, tables.ColumnKind] = {}
         for name in inputs:
             if name in self._indicators:
@@ -212,7 +224,10 @@ class Arrays(SplitDataset):
         return np.column_stack(values).astype(np.float64, copy=False)
 
     def _input_columns(self, path: Path) -> tuple[str, ...]:
-        """Return the names of the inputs of a table: columns of numbers, and one for each text of the others."""
+        """Return the names of the inputs of a table.
+
+        These are the columns of numbers, and one name for each text of the other columns.
+        """
         columns = self._source_columns(path)
         categories = self.categories or {}
         if unknown := [name for name in categories if name not in columns]:
@@ -227,7 +242,7 @@ class Arrays(SplitDataset):
         return tuple(inputs)
 
     def source_columns(self) -> tuple[str, ...]:
-        """Return the columns of the table in `path` from which inputs are made."""
+        """Return the columns of the table in `path` behind its inputs."""
         return self._source_columns(self._table)
 
     @property
@@ -275,7 +290,11 @@ class Arrays(SplitDataset):
 
 
 def load_numpy(path: Path) -> Any:
-    """Load the array of a .npy file, mapped into memory, or a .npz file's arrays by name."""
+    """Load the array of a .npy file or a .npz file's arrays.
+
+    The array of a .npy file is mapped into memory; those of a .npz file are returned by name. Raises `DataError` if the
+    file cannot be read.
+    """
     try:
         if path.suffix == ".npy":
             return np.lib.format.open_memmap(path, mode="r")  # maps no Python objects
@@ -316,7 +335,10 @@ def name_arrays(result: object, origin: str) -> Mapping[str, Any]:
 
 
 def integers_or_text(texts: NDArray[np.str_]) -> NDArray[np.generic]:
-    """Convert cells of a table to integers if all are; else return the text."""
+    """Convert cells of a table to integers if possible.
+
+    If some cell is not an integer, return the text.
+    """
     values, codes = np.unique(texts, return_inverse=True)
     if all(WHOLE_NUMBER.fullmatch(value) for value in values):
         return np.array([int(value.partition(".")[0]) for value in values])[codes]
@@ -324,7 +346,7 @@ def integers_or_text(texts: NDArray[np.str_]) -> NDArray[np.generic]:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a cell of a table can be read as a number."""
+    """Return whether a cell of a table is a number."""
     try:
         float(text)
     except ValueError:
@@ -333,7 +355,10 @@ def is_number(text: str) -> bool:
 
 
 def first_text_label(labels: NDArray[np.generic]) -> int | None:
-    """Return the row of the first label that is not a whole number, if others are."""
+    """Return the row of the first label that is not a number.
+
+    Numbers are whole numbers. The result is None if no label is a number, or if all are.
+    """
     if labels.dtype.kind != "U":
         return None
     values, codes = np.unique(labels, return_inverse=True)

@@ -69,7 +69,10 @@ class Cifar10(FileDataset):
 
 
 def read_records(path: Path) -> NDArray[np.uint8]:
-    """Read the records of a file, (images, 3073), of which the first byte is the label."""
+    """Read the records of a file, (images, 3073).
+
+    The first byte of a record is the label.
+    """
     try:
         content = np.fromfile(path, np.uint8, count=FILE_SIZE + 1)
     except OSError as error:

@@ -62,7 +62,10 @@ class HuggingFace(SplitDataset):
         return make_dataset(train, test, self.split, DeclaredFacts(self.class_names or names, features, self.domain))
 
     def _splits(self) -> Mapping[str, Any]:
-        """Load the splits by name; a set saved without splits is the training split."""
+        """Load the splits by name.
+
+        A set saved without splits is the training split.
+        """
         hub = import_datasets()
         try:
             if self.path is not None:
@@ -82,9 +85,9 @@ class HuggingFace(SplitDataset):
     def _samples(
         self, splits: Mapping[str, Any], name: str, columns: tuple[str, ...] = ()
     ) -> tuple[Samples, tuple[str, ...]]:
-        """Read the samples of a split, and return the columns of their inputs.
+        """Read the samples of a split.
 
-        Columns are those given, else chosen ones.
+        Also return the columns of their inputs: those given, else chosen ones.
         """
         if name not in splits:
             option = "train_split" if name == self.train_split else "test_split"
@@ -126,7 +129,10 @@ class HuggingFace(SplitDataset):
 
 
 def import_datasets() -> Any:
-    """Import the package `datasets` when it is needed: an extra that takes seconds."""
+    """Import the package `datasets` when it is needed.
+
+    It is an extra, and its import takes seconds. Raises `DataError` if it is missing.
+    """
     try:
         import datasets
     except ImportError as error:
@@ -148,7 +154,10 @@ def is_number(feature: object) -> bool:
 
 
 def read_blocks(split: Any, columns: tuple[str, ...], origin: str) -> Iterator[tuple[int, dict[str, list[Any]]]]:
-    """Yield blocks of rows of some columns, each with the number of its first row."""
+    """Yield blocks of rows of some columns.
+
+    Each block comes with the number of its first row.
+    """
     chosen = split.select_columns(list(columns))
     for start in range(0, len(split), ROWS_PER_READ):
         try:

@@ -100,9 +100,10 @@ def read_labels(path: Path) -> Bytes:
 
 
 def read_images(path: Path, *, turned: bool = False) -> Bytes:
-    """Read the images of an IDX file, (count, height, width), mapped from the cache.
+    """Read the images of an IDX file, (count, height, width).
 
-    The first reader writes the cache. If it cannot be written, images are read into memory.
+    They are mapped from the cache. The first reader writes the cache. If it cannot be written, images are read into
+    memory.
     """
     cached = cache_file(path, turned=turned)
     found = map_cache(cached)
@@ -117,7 +118,10 @@ def read_images(path: Path, *, turned: bool = False) -> Bytes:
 
 
 def cache_file(path: Path, *, turned: bool) -> Path:
-    """Return the path of a file's cache; it changes with place, size and time of change."""
+    """Return the path of a file's cache.
+
+    It changes with the place, the size and the modification time of the file.
+    """
     try:
         status = path.stat()
     except OSError as error:
@@ -128,7 +132,10 @@ def cache_file(path: Path, *, turned: bool) -> Path:
 
 
 def map_cache(cached: Path) -> Bytes | None:
-    """Map the array of a cache file, copied on write; None unless a whole one is there."""
+    """Map the array of a cache file, copied on write.
+
+    The result is None unless the file holds a whole array.
+    """
     try:
         array = np.load(cached, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError):
@@ -137,9 +144,9 @@ def map_cache(cached: Path) -> Bytes | None:
 
 
 def write_cache(cached: Path, path: Path, *, turned: bool) -> None:
-    """Write the images of an IDX file to the cache as a whole or not at all.
+    """Write the images of an IDX file to the cache atomically.
 
-    The cache of an older version of the file is removed.
+    The cache is written as a whole or not at all. The cache of an older version of the file is removed.
     """
     if not may_write_caches():
         raise PermissionError(f"{cached}: a dry run writes nothing")
@@ -186,7 +193,10 @@ class ImageDataset(FileDataset):
     def read_files(
         self, names: IdxFileNames, class_names: tuple[str, ...], *, first_label: int = 0, turned: bool = False
     ) -> Data:
-        """Read the four files; `turned` if they hold columns of pixels where others hold rows."""
+        """Read the four files.
+
+        With `turned` they hold columns of pixels where others hold rows.
+        """
         x, y = read_pair(self.file(names.train_images), self.file(names.train_labels), turned=turned)
         test_x, test_y = read_pair(self.file(names.test_images), self.file(names.test_labels), turned=turned)
         if x.shape[1:] != test_x.shape[1:]:

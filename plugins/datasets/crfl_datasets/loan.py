@@ -94,7 +94,10 @@ class Loan(SplitDataset, FileDataset):
         )
 
     def read(self) -> Data:
-        """Read all loans of the file, shuffled and split; see the steps above."""
+        """Read all loans of the file, shuffled and split.
+
+        The docstring of the class lists the steps.
+        """
         path = self.file(FILE)
         x, labels, states = self._parse(path)
         train, test = self.split(len(x))
@@ -145,7 +148,10 @@ class Loan(SplitDataset, FileDataset):
         return {name: "text" if name in texts else "number" for name in (*FEATURES, *sorted(texts - set(FEATURES)))}
 
     def _select_loans(self, block: tables.TableBlock) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Select the rows of a block that are wanted loans, with statuses and states."""
+        """Select the rows of a block that are wanted loans.
+
+        Return their statuses and states as well.
+        """
         unwanted = block.matches(STATUS, {""}) & block.matches(STATE, {""}) | block.matches(STATUS, self.skip_statuses)
         for column, wanted in ((STATE, self.states), (SOURCE, self.sources)):
             if wanted:
@@ -158,7 +164,11 @@ class Loan(SplitDataset, FileDataset):
 def text_codes(
     block: tables.TableBlock, rows: NDArray[np.int64], column: str, names: tuple[str, ...], remedy: str
 ) -> NDArray[np.int64]:
-    """Return the place of the column's text among these names, for some rows of a block."""
+    """Return the place of the column's text among these names.
+
+    There is one place for each of the given rows of a block. Raises `DataError` with the remedy if a text is not among
+    the names.
+    """
     codes, texts = block.texts(column)
     found = np.array([names.index(text) if text in names else -1 for text in texts])[codes[rows]]
     if (found < 0).any():

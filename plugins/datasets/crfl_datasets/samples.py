@@ -63,7 +63,10 @@ class Samples:
         return f"{self.origin}, {'row' if self.first else 'sample'} {self.first + sample}"
 
     def check_inputs(self, domain: Domain) -> NDArray[np.generic]:
-        """Return the inputs; raise `DataError` unless all are finite numbers within the domain."""
+        """Return the inputs if they are valid.
+
+        Raises `DataError` unless all are finite numbers within the domain.
+        """
         if self.x.dtype.kind not in "biuf":
             raise DataError(f"{self.origin}: inputs must be numbers, found an array of {self.x.dtype}")
         for start in range(0, len(self.x), ROWS_PER_BLOCK):
@@ -95,11 +98,10 @@ class Samples:
 def samples_from_arrays(
     origin: str, inputs: ArrayLike, labels: ArrayLike, owners: ArrayLike | None = None, first: int = 0
 ) -> Samples:
-    """Build samples from arrays: inputs (samples, ...), flattened, and one label for each.
+    """Build samples from arrays.
 
-    Each may have an owner.
-
-    Inputs of three or four dimensions are images, with channels in the second one.
+    Inputs are (samples, ...) and flattened; each has one label, and may have an owner. Inputs of three or four
+    dimensions are images, with channels in the second one.
     """
     try:
         x = np.asarray(inputs)
@@ -125,7 +127,10 @@ def samples_from_arrays(
 
 
 def describe_values(values: NDArray[np.generic]) -> str:
-    """Describe values of an unsupported type: the first that is missing, or the type."""
+    """Describe values of an unsupported type.
+
+    The text is the first missing value, or the type.
+    """
     missing = [row for row, value in enumerate(values) if value is None]
     return f"none at sample {missing[0]}" if missing else f"an array of {values.dtype}"
 
@@ -186,7 +191,9 @@ def make_dataset(
 
 
 def find_classes(parts: Sequence[Samples]) -> tuple[str, ...]:
-    """Find the classes: sorted text labels, or the numbers from 0 to the largest.
+    """Find the classes of some samples.
+
+    They are the sorted text labels, or the numbers from 0 to the largest.
 
     A number that no sample has is an error: more often than not the labels are codes.
     """
@@ -213,7 +220,10 @@ def find_classes(parts: Sequence[Samples]) -> tuple[str, ...]:
 
 
 def class_numbers(samples: Samples, names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the class number of each sample; labels are these numbers or names."""
+    """Return the class number of each sample.
+
+    Labels are these numbers or names.
+    """
     labels = samples.labels
     if labels.dtype.kind == "U":
         values, codes = np.unique(labels, return_inverse=True)

@@ -83,12 +83,18 @@ class Synthetic(Dataset):
 
 
 def rows_per_block(features: int) -> int:
-    """Return how many rows are drawn at a time, few enough for a processor's cache."""
+    """Return how many rows are drawn at a time.
+
+    They are few enough for the cache of a processor.
+    """
     return max(1, NUMBERS_PER_BLOCK // features)
 
 
 def random_directions(generator: np.random.Generator, count: int, features: int) -> NDArray[np.float64]:
-    """Draw unit vectors as rows, orthogonal to each other if their number allows."""
+    """Draw unit vectors as rows.
+
+    The vectors are orthogonal to each other if their number allows.
+    """
     vectors = generator.standard_normal((count, features))
     if count <= features:
         vectors = np.linalg.qr(vectors.T).Q.T

@@ -60,9 +60,9 @@ class TableBlock:
         return values
 
     def texts(self, column: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """Return a column of text as a code for every row and the text of every code.
+        """Return the codes of a text column and the text of each.
 
-        An empty cell is the text ''.
+        Every row has a code. An empty cell is the text ''.
         """
         coded = self.rows.column(column).dictionary_encode()
         codes = coded.indices.fill_null(len(coded.dictionary)).to_numpy(zero_copy_only=False)
@@ -87,12 +87,15 @@ class TableBlock:
         return np.array(texts)[codes]
 
     def error(self, row: int, column: str, problem: str) -> DataError:
-        """Return the error for a cell; `row` counts from the first row of this block."""
+        """Return the error for a cell.
+
+        `row` counts from the first row of this block.
+        """
         return DataError(f"{self.path}, row {self.first + row}, column {column!r}: {problem}")
 
 
 def column_names(path: Path) -> tuple[str, ...]:
-    """Return the names of a table's columns, in the order of the file."""
+    """Return the names of a table's columns in file order."""
     if not path.name.endswith(ENDINGS):
         raise DataError(f"{path}: tables are read from files that end in {', '.join(ENDINGS)}: rename or convert it")
     with translate_errors(path):
@@ -105,7 +108,10 @@ CELL_REMEDY = "correct the cell or remove the row"
 
 
 def read_table(path: Path, kinds: Mapping[str, ColumnKind], text_remedy: str = CELL_REMEDY) -> Iterator[TableBlock]:
-    """Yield some columns of a table, block by block; errors about text among numbers name the remedy."""
+    """Yield some columns of a table, block by block.
+
+    Errors about text among numbers name the remedy.
+    """
     names = column_names(path)
     for name in kinds:
         if names.count(name) != 1:
@@ -163,7 +169,10 @@ def read_parquet(path: Path, kinds: Mapping[str, ColumnKind]) -> Iterator[Any]:
 
 @contextmanager
 def translate_errors(path: Path, names: tuple[str, ...] = (), text_remedy: str = CELL_REMEDY) -> Iterator[None]:
-    """Turn pyarrow's errors into a `DataError` that names the place and the remedy."""
+    """Turn pyarrow's errors into a `DataError`.
+
+    The error names the place and the remedy.
+    """
     pa = import_arrow()
     try:
         yield
@@ -190,7 +199,10 @@ def translate_errors(path: Path, names: tuple[str, ...] = (), text_remedy: str =
 
 
 def import_arrow(part: str = "") -> ModuleType:
-    """Import `pyarrow` or a module of it when a table is read: it is an extra."""
+    """Import `pyarrow` or a module of it when a table is read.
+
+    `pyarrow` is an extra. Raises `DataError` if it is missing.
+    """
     from importlib import import_module
 
     try:

@@ -53,12 +53,18 @@ class RoundBarrier:
         self._over = False
 
     def has_member(self, place: int) -> bool:
-        """Check whether a run takes part: it was started, and has not left."""
+        """Return whether a run takes part.
+
+        Such a run was started and has not left.
+        """
         with self._changed:
             return place in self._here
 
     def join_round(self, place: int, task: TrainingTask, cut: list[slice]) -> SharedRound:
-        """Return the round that a run trains with others, once they have come."""
+        """Return the round that a run trains with others.
+
+        It waits until the other runs have come.
+        """
         with self._changed:
             self._waiting[place] = task, cut
             self._start_round()
@@ -132,7 +138,10 @@ class SharedRound:
         self._error: BaseException | None = None
 
     def parts(self, place: int, job: Job) -> Iterator[tuple[int, LocalUpdates]]:
-        """Yield the parts of the round for one run, each with the place of the run that trained it."""
+        """Yield the parts of the round for one run.
+
+        Each part comes with the place of the run that trained it.
+        """
         for _ in range(self._count):
             trainer, trained = self._next(place, job)
             yield trainer, select_place(place, trained)
@@ -249,9 +258,10 @@ class Stacked(Engine):
         return select_place(self.place, self._job.train(stack, part))
 
     def _compare(self, task: TrainingTask, trainer: int, found: LocalUpdates) -> None:
-        """Leave the other runs if one of them trains otherwise than this run would.
+        """Leave the other runs if one of them trains differently.
 
-        One client shows that, or if a part of one client rounds otherwise, all of them.
+        This run trains one client itself and compares the results. If a part of one client rounds otherwise, it trains
+        all clients of the part.
         """
         first = found.part.start
         if is_same_result(self._alone(task, slice(first, first + 1)), found) or is_same_result(
@@ -269,9 +279,9 @@ def select_place(place: int, trained: LocalUpdates) -> LocalUpdates:
 
 
 def stack_tasks(tasks: Mapping[int, TrainingTask], models: int, filler: TrainingTask) -> TrainingTask:
-    """Stack the models of several runs, and what their clients keep, each at its place.
+    """Stack the models and the client memory of several runs.
 
-    Places of runs that are absent hold a copy of another's.
+    Each is at its place. Places of runs that are absent hold a copy of another's.
     """
     own = [tasks.get(place, filler) for place in range(models)]
     return replace(

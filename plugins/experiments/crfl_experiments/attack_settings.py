@@ -20,7 +20,9 @@ class AttackSettings(NamedTuple):
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> AttackSettings | None:
-        """Read the settings of a complete config as plain data; None without an attack.
+        """Read the settings of a complete config as plain data.
+
+        The result is None without an attack.
 
         >>> rounds = {"first": 1, "every": 1}
         >>> attack = {"clients": [0, 1, 2], "rounds": rounds, "scale": 10.0}
@@ -53,7 +55,9 @@ SETTLED_BY = {"attackers": {"attack.clients"}, "rounds": {"attack.rounds", "roun
 
 
 def attack_lines(attacks: Iterable[AttackSettings | None], varied: Collection[str]) -> list[str]:
-    """Return the attacks of several runs on one line, after a warning if they differ and no `varied` key says so.
+    """Return the attacks of several runs on one line.
+
+    A warning comes first if the attacks differ and no `varied` key says so.
 
     >>> one = AttackSettings("1 attacker (client 0)", "round 1", "scale 1")
     >>> attack_lines([one, None, one._replace(scale="scale 10")], ["attack.scale"])
@@ -69,7 +73,9 @@ def attack_lines(attacks: Iterable[AttackSettings | None], varied: Collection[st
 
 
 def difference_note(attacks: Sequence[AttackSettings], varied: Collection[str]) -> str:
-    """Return what to know about settings in which attacks differ although no varied key sets them; empty if nothing.
+    """Return a note about attack differences that no varied key sets.
+
+    The note is empty if there are none.
 
     >>> one = AttackSettings("1 attacker (client 0)", "round 1", "scale 1")
     >>> difference_note([one, one._replace(scale="scale 10")], ["attack.type"])
@@ -85,7 +91,10 @@ def difference_note(attacks: Sequence[AttackSettings], varied: Collection[str]) 
 
 
 def either(values: Sequence[str]) -> str:
-    """Join different values with "or"; of many the first two and the last."""
+    """Join different values with "or".
+
+    If there are many, the text has the first two and the last.
+    """
     different = list(dict.fromkeys(values))
     if len(different) > MOST_VALUES:
         different = [*different[:2], "...", different[-1]]

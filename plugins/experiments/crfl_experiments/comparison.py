@@ -150,7 +150,10 @@ def runs_of_sweep(result: SweepResult) -> list[Run]:
 
 
 def find_finished_runs(paths: Sequence[Path]) -> list[Run]:
-    """Return the runs at some paths, each a run or a sweep. Raises `StoreError` for anything else."""
+    """Return the runs at some paths, each a run or a sweep.
+
+    Raises `StoreError` for anything else, and for runs that are not finished.
+    """
     if len(paths) == 1 and SweepFolder(paths[0]).has_marker:
         runs = runs_of_sweep(SweepResult(paths[0]))
         if not runs:
@@ -180,14 +183,20 @@ def drop_copies(directories: Sequence[RunDirectory]) -> list[RunDirectory]:
 
 
 def run_paths(path: Path) -> Iterable[Path]:
-    """Return the path of a run, or those of the finished cells of a sweep."""
+    """Return the path of a run.
+
+    For a sweep, return the paths of its finished cells.
+    """
     if not SweepFolder(path).has_marker:
         return [path]
     return [one.path for one in SweepResult(path).cells if one.note.state == "finished"]
 
 
 def compare_runs(runs: Sequence[Run]) -> Comparison:
-    """Compute mean and spread of every point, and its difference from the first."""
+    """Compute the mean and spread of every point.
+
+    Also compute the difference of every point from the first.
+    """
     points: dict[str, list[Run]] = {}
     for run in runs:
         points.setdefault(point_title(run.point), []).append(run)
@@ -221,14 +230,20 @@ def compare_runs(runs: Sequence[Run]) -> Comparison:
 
 
 def pair_values(own: Sequence[Run], first: Sequence[Run], column: dict[int, float | None]) -> list[tuple[float, float]]:
-    """Pair the values of runs with those of the first point with the same seeds."""
+    """Pair values of runs with those of the first point.
+
+    The runs of a pair have the same seed.
+    """
     known = {run.seed: column[id(run)] for run in reversed(first)}
     pairs = ((column[id(run)], known.get(run.seed)) for run in own)
     return [(mine, other) for mine, other in pairs if mine is not None and other is not None]
 
 
 def measures_of(runs: Sequence[Run]) -> list[Measure]:
-    """Return the measures of a table: accuracy, backdoor success, and certificates at a few radii."""
+    """Return the measures of a table.
+
+    They are accuracy, backdoor success, and certificates at a few radii.
+    """
     found = [
         Measure("accuracy", lambda run: run.metrics.accuracy),
         Measure("backdoor success", backdoor_success),
@@ -244,7 +259,10 @@ def measures_of(runs: Sequence[Run]) -> list[Measure]:
 
 
 def collective_measures(runs: Sequence[Run]) -> Iterator[Measure]:
-    """Yield collective certified accuracy at a few numbers of clients, of every certificate."""
+    """Yield the measures of collective certified accuracy.
+
+    There is one for every certificate at a few numbers of clients.
+    """
     curves = [curve for run in runs for curve in run.numbers.metrics.collective]
     for certificate in dict.fromkeys(curve.certificate for curve in curves):
         clients = sorted({number for curve in curves if curve.certificate == certificate for number in curve.clients})
@@ -254,7 +272,10 @@ def collective_measures(runs: Sequence[Run]) -> Iterator[Measure]:
 
 
 def collective_accuracy(run: RunNumbers, certificate: str, clients: int) -> float | None:
-    """Return the collective certified accuracy of a run; None if it has none for this number of clients."""
+    """Return the collective certified accuracy of a run.
+
+    The result is None if the run has none for this number of clients.
+    """
     for curve in run.metrics.collective:
         if curve.certificate == certificate and clients in curve.clients:
             return curve.collective_accuracy[curve.clients.index(clients)]
@@ -262,7 +283,10 @@ def collective_accuracy(run: RunNumbers, certificate: str, clients: int) -> floa
 
 
 def bound_lines(points: Sequence[Point]) -> Iterator[str]:
-    """Yield in which points collective certified accuracy is a lower bound, for every certificate that has it."""
+    """Yield the points whose collective certified accuracy is a lower bound.
+
+    There is a line for every certificate with such points.
+    """
     bounded: dict[str, list[str]] = {}
     for point in points:
         curves = [curve for run in point.runs for curve in run.numbers.metrics.collective]
@@ -279,7 +303,10 @@ def backdoor_success(run: RunNumbers) -> float | None:
 
 
 def trusted_accuracy(run: RunNumbers) -> float | None:
-    """Return the accuracy on the server's own samples alone; None if it reserved none."""
+    """Return the accuracy on the server's own samples alone.
+
+    The result is None if the server reserved none.
+    """
     return None if run.metrics.trusted_baseline is None else run.metrics.trusted_baseline.accuracy
 
 
@@ -302,7 +329,10 @@ def curve_keys(runs: Sequence[Run], test_set: str = "clean") -> list[CurveKey]:
 
 
 def choose_radii(radii: Sequence[float], level: str) -> list[float]:
-    """Choose a few radii of a grid: the smallest numbers of clients, or radii that lie evenly."""
+    """Choose a few radii of a grid.
+
+    At the client level these are the smallest numbers of clients; at others they lie evenly.
+    """
     positive = [radius for radius in radii if radius > 0]
     if level == "client" or len(positive) <= RADII:
         return positive[:RADII]
@@ -321,7 +351,10 @@ def point_title(point: dict[str, Any]) -> str:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read the runs at some paths now, so that a damaged one is reported before any output."""
+    """Read the runs at some paths now, before any output.
+
+    Raises `StoreError` if a run is damaged.
+    """
     runs = find_finished_runs(paths)
     for run in runs:
         try:
@@ -353,7 +386,10 @@ class RunNumbers:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Return the content of metrics.json, of a run whose config was not changed since."""
+        """Return the content of metrics.json.
+
+        Raises `StoreError` if the config of the run was changed since.
+        """
         self._directory.read("config.toml")
         return self._directory.read_facts("metrics.json", Metrics)
 
@@ -368,7 +404,10 @@ class RunNumbers:
         return {CurveKey(one.certificate, one.level, one.test_set): one for one in self.metrics.curves}
 
     def certified(self, question: CurveKey, radii: Sequence[float]) -> list[float] | None:
-        """Return certified accuracy at each radius; None if the run has no such curve."""
+        """Return the certified accuracy at each radius.
+
+        The result is None if the run has no such curve.
+        """
         curve = self.curves.get(question)
         if curve is None:
             return None
@@ -379,7 +418,10 @@ class RunNumbers:
         return [float((reached >= radius).mean()) for radius in radii]
 
     def _reached(self, question: CurveKey) -> NDArray[np.float64]:
-        """Return the radius of every sample that is predicted right, -inf for the others."""
+        """Return the radius of every sample that is predicted right.
+
+        The others have -inf.
+        """
         text = self._directory.read(f"certificates/{question.certificate}.csv").decode()
         return np.array(
             [
@@ -397,9 +439,9 @@ def common_radii(curves: Sequence[Curve]) -> list[float]:
 
 
 def compare(*runs: str | Path) -> Comparison:
-    """Compare finished runs, or the cells of a sweep, given by their directories.
+    """Compare finished runs or the cells of a sweep.
 
-    Points with the same settings but other seeds are averaged; the first point is what the others are compared with.
-    Raises `StoreError` for a directory that holds no finished run.
+    Runs and sweeps are given by their directories. Points with the same settings but other seeds are averaged; the
+    first point is what the others are compared with. Raises `StoreError` for a directory that holds no finished run.
     """
     return compare_runs(read_runs([Path(run) for run in runs]))

@@ -57,7 +57,10 @@ def comparison_figure(runs: Sequence[Run], against: str | None = None, measure: 
 
 
 def lines_over_radii(runs: Sequence[Run], question: CurveKey) -> list[Line]:
-    """Return one line for each point, with a band of one standard deviation over its seeds."""
+    """Return one line for each point.
+
+    Its band is one standard deviation over the seeds.
+    """
     from crfl_reports.figures import Line
 
     radii = common_radii([run.numbers.curves[question] for run in runs if question in run.numbers.curves])
@@ -73,7 +76,10 @@ def lines_over_radii(runs: Sequence[Run], question: CurveKey) -> list[Line]:
 
 
 def line_titles(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the title of every point's line: its settings, or its runs if these are too many."""
+    """Return the title of every point's line.
+
+    The title has the settings of the point, or its runs if the settings are too many.
+    """
     alike: dict[str, list[Run]] = {}
     for run in runs:
         alike.setdefault(point_title(run.point), []).append(run)
@@ -82,7 +88,10 @@ def line_titles(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def lines_along_key(comparison: Comparison, key: str, measure: str) -> list[Line]:
-    """Return a measure against a key, one line for each combination of the other keys."""
+    """Return the lines of a measure against a key.
+
+    There is one line for each combination of the other keys.
+    """
     from crfl_reports.figures import Line
 
     if key not in comparison.keys:
@@ -103,7 +112,10 @@ def lines_along_key(comparison: Comparison, key: str, measure: str) -> list[Line
 
 
 def make_line(kind: type[Line], title: str, x: Sequence[float], statistics: Sequence[Statistic]) -> Line:
-    """Make a line of mean shares, with a band of one standard deviation, within [0, 1], if there are enough seeds."""
+    """Make a line of mean shares with a band.
+
+    The band is one standard deviation, within [0, 1]. The line has no band if there are too few seeds.
+    """
     means = [one.mean for one in statistics]
     spreads = [one.spread for one in statistics if one.spread is not None and one.n >= LEAST_SEEDS]
     if len(spreads) < len(means):
@@ -116,7 +128,11 @@ def make_line(kind: type[Line], title: str, x: Sequence[float], statistics: Sequ
 def save_figure(
     runs: Sequence[Run], paths: Sequence[Path], wanted: Path | None, against: str | None, measure: str | None
 ) -> Path | None:
-    """Save the figure to the given file, else into a sweep; None if there is no place for it."""
+    """Save the figure to the given file, else into a sweep.
+
+    The result is None without a file and a sweep, or if the runs have no curves. Raises `ConfigError` if a figure was
+    asked for and has no place.
+    """
     asked = wanted is not None or against is not None or measure is not None
     target = wanted or default_target(paths)
     if target is None:

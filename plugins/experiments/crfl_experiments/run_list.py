@@ -57,7 +57,10 @@ class RunSummary:
 
 
 def list_runs(folder: Path, sort: str = "name") -> list[RunSummary]:
-    """List all runs below a folder. Raises `StoreError` if the folder does not exist."""
+    """List all runs below a folder.
+
+    Raises `StoreError` if the folder does not exist.
+    """
     if not folder.is_dir():
         raise StoreError(f"{folder}: there is no such folder: give one that holds runs")
     directories = list(find_runs(folder))
@@ -73,7 +76,10 @@ def list_runs(folder: Path, sort: str = "name") -> list[RunSummary]:
 
 
 def sort_key(one: RunSummary, sort: str) -> tuple[Any, ...]:
-    """Return the key that sorts the best, newest or largest first; missing numbers come last."""
+    """Return the key that sorts the best, newest or largest first.
+
+    Missing numbers come last.
+    """
     if sort == "name":
         return (natural_key(one.name),)
     value = getattr(one, sort)
@@ -82,7 +88,9 @@ def sort_key(one: RunSummary, sort: str) -> tuple[Any, ...]:
 
 
 def natural_key(value: object) -> tuple[Any, ...]:
-    """Return a key that sorts numbers by size, also within texts, and numbers before texts.
+    """Return a key that sorts numbers by size.
+
+    This holds within texts as well. Numbers come before texts.
 
     >>> sorted(["scale-100", "scale-9", 10.0, 2], key=natural_key)
     [2, 10.0, 'scale-9', 'scale-100']
@@ -94,7 +102,10 @@ def natural_key(value: object) -> tuple[Any, ...]:
 
 
 def find_runs(folder: Path, depth: int = DEEPEST) -> Iterator[RunDirectory]:
-    """Yield the run directories below a folder, by name, without those inside a run."""
+    """Yield the run directories below a folder, by name.
+
+    Directories inside a run are left out.
+    """
     directory = RunDirectory(folder)
     if directory.has_marker or has_run_files(folder):
         yield directory
@@ -105,7 +116,10 @@ def find_runs(folder: Path, depth: int = DEEPEST) -> Iterator[RunDirectory]:
 
 
 def has_run_files(folder: Path) -> bool:
-    """Return whether a folder holds the files of a run, which its damaged marker does not say any more."""
+    """Return whether a folder holds the files of a run.
+
+    It detects runs whose marker is damaged.
+    """
     return all((folder / name).is_file() for name in (CONFIG, STATUS, LEDGER))
 
 
@@ -157,7 +171,10 @@ Columns = dict[str, list[str]]
 
 
 def list_table(listed: Sequence[RunSummary], width: int) -> RenderableType:
-    """Build one row per run with its numbers and the settings that fit."""
+    """Build one row per run.
+
+    A row has the numbers of the run and the settings that fit.
+    """
     settings = settings_of(listed)
     longest = max(len(one.name) for one in listed)
     room = width - BETWEEN - min(longest, LEAST_NAME)
@@ -173,7 +190,10 @@ def list_table(listed: Sequence[RunSummary], width: int) -> RenderableType:
 
 
 def choose_facts(facts: Columns, room: int, wanted: int) -> Columns:
-    """Choose all facts if they fit; else drop some so that settings, or at least the other facts, fit."""
+    """Choose all facts if they fit, else drop some.
+
+    The choice leaves room for the settings if it can. Otherwise at least the facts fit.
+    """
     dispensable = (*DISPENSABLE, *(("state",) if set(facts["state"]) == {"finished"} else ()))
     less = [
         {name: facts[name] for name in facts if name not in dispensable[:count]}

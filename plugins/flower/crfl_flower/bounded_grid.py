@@ -47,16 +47,23 @@ class ReplyGrid(Protocol):
         """State how many bytes a reply may have, before messages are sent."""
 
     def pull_reply(self, message_id: str, limit: int) -> Message | None:
-        """Return the reply to a message, or None. Raises `ReplyTooLarge`, and anything else if it is malformed."""
+        """Return the reply to a message, or None.
+
+        Raises `ReplyTooLarge`, and any other exception if the reply is malformed.
+        """
 
     def drop(self, message_id: str) -> None:
-        """Forget a message that was not answered well in time, and what has arrived of its reply."""
+        """Forget a message without a good reply in time.
+
+        The grid also forgets what has arrived of the reply.
+        """
 
 
 def read_reply(grid: ReplyGrid, message_id: str, limit: int) -> tuple[Message | None, str]:
-    """Return (reply, ""), (None, problem), or (None, "") if the reply has not arrived yet.
+    """Read the reply to a message, if it has arrived.
 
-    Raises `httpx.HTTPError` only if Flower's SuperLink does not answer or refuses this server, whatever a node sent.
+    Return (reply, ""), (None, problem), or (None, "") if the reply has not arrived yet. Raises `httpx.HTTPError` only
+    if Flower's SuperLink does not answer or refuses this server, whatever a node sent.
     """
     try:
         return grid.pull_reply(message_id, limit), ""
@@ -105,14 +112,18 @@ class BoundedGrid(HttpGrid):
             self._client._client.headers[SECRET_HEADER] = self._secret.hex()
 
     def expect_replies(self, limit: int) -> None:
-        """Tell the gate with every request from now on how large a reply may be."""
+        """Tell the gate how large a reply may be.
+
+        Every request from now on states the limit.
+        """
         if self._secret:
             self._runtime_client._client.headers[REPLY_BYTES_HEADER] = str(limit)
 
     def pull_reply(self, message_id: str, limit: int) -> Message | None:
-        """Return the complete reply to a message, or None if it has not arrived yet.
+        """Return the complete reply to a message, or None.
 
-        Raises `ReplyTooLarge` if the reply has more than `limit` bytes, and anything else if it is malformed.
+        The result is None if the reply has not arrived yet. Raises `ReplyTooLarge` if the reply has more than `limit`
+        bytes, and any other exception if it is malformed.
         """
         client = self._runtime_client
         with limit_responses(client, limit):
@@ -139,7 +150,10 @@ class BoundedGrid(HttpGrid):
         return message
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Send messages and return the replies that arrive in time and can be read."""
+        """Send messages and return the replies.
+
+        Replies that arrive late or cannot be read are left out.
+        """
         until = math.inf if timeout is None else time.monotonic() + timeout
         waiting = {number for number in self.push_messages(messages) if number}
         replies = []
@@ -161,9 +175,10 @@ class BoundedGrid(HttpGrid):
         return replies
 
     def drop(self, message_id: str) -> None:
-        """Let Flower forget a message that was not answered well in time, and what has arrived of its reply.
+        """Let Flower forget a message without a good reply in time.
 
-        A node that is away, or hostile, has not confirmed it, so Flower would keep it until the end of the run.
+        Flower also forgets what has arrived of the reply. A node that is away, or hostile, has not confirmed the
+        message, so Flower would keep it until the end of the run.
         """
         self._drop_reply(message_id)
         self._confirm(message_id)
@@ -198,7 +213,10 @@ class BoundedGrid(HttpGrid):
 
 
 def bound_grid(grid: HttpGrid, reply_bytes: int = 0) -> BoundedGrid:
-    """Return a grid with the same connection and run that limits the size of replies."""
+    """Return a grid that limits the size of replies.
+
+    It has the same connection and run.
+    """
     other = BoundedGrid(
         grid._addr,
         insecure=grid._insecure,

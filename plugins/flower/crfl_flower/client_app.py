@@ -72,7 +72,11 @@ class Node:
         return self._jobs[order.specification].train(order.to_task(), part).updates[:, 0]
 
     def _open_job(self, order: TrainingOrder) -> Job:
-        """Prepare the training that the server describes, on the node's samples, with allowed plugins only."""
+        """Prepare the training that the server describes.
+
+        The training uses the node's samples, and allowed plugins only. Raises `DataError` if the node has fewer samples
+        than it registered.
+        """
         tree = tomllib.loads(order.specification)
         samples = tree["partition"]["samples"][order.client]
         if samples > len(self.data.x):

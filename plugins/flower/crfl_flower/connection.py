@@ -130,7 +130,10 @@ class Address(NamedTuple):
 
 
 def register_nodes(address: Address, keys: Iterable[bytes | None]) -> list[int | None]:
-    """Register public keys with Flower; return the number of each node, None where there is no key."""
+    """Register public keys with Flower and return the nodes' numbers.
+
+    The number is None for a client without a key.
+    """
     with open_control(address) as client:
         return [
             None if key is None else client.RegisterNode(RegisterNodeRequest(public_key=key)).node_id for key in keys
@@ -139,7 +142,10 @@ def register_nodes(address: Address, keys: Iterable[bytes | None]) -> list[int |
 
 @contextmanager
 def open_control(address: Address, reply_bytes: int | None = None) -> Iterator[ControlHttpClient]:
-    """Open a client of Flower's control API for the block. With `reply_bytes`, its requests let nodes in."""
+    """Open a client of Flower's control API for the block.
+
+    With `reply_bytes`, its requests let nodes in.
+    """
     client = ControlHttpClient.from_server_address(
         server_address=address.server,
         insecure=address.authority is None,
@@ -157,7 +163,10 @@ def open_control(address: Address, reply_bytes: int | None = None) -> Iterator[C
 
 @contextmanager
 def run_server_task(address: Address, seconds: float = 30.0) -> Iterator[tuple[BoundedGrid, Context]]:
-    """Start a new run of Flower, claim its server task, and yield its grid and context."""
+    """Start a new run of Flower and claim its server task.
+
+    Yield the grid and the context of the task.
+    """
     bundle, _ = build_fab_from_files({"pyproject.toml": APP_BUNDLE})
     with open_control(address, OVERHEAD_BYTES) as client:
         started = client.StartRun(StartRunRequest(fab=fab_to_proto(Fab(sha256(bundle).hexdigest(), bundle, {}))))
@@ -189,7 +198,10 @@ def run_server_task(address: Address, seconds: float = 30.0) -> Iterator[tuple[B
 
 
 def heartbeat_function(client: RuntimeHttpClient) -> Callable[[], bool]:
-    """Return a function that sends one heartbeat; failures are retried by the sender."""
+    """Return a function that sends one heartbeat.
+
+    The sender retries after a failure.
+    """
 
     def beat() -> bool:
         try:
@@ -209,7 +221,11 @@ def is_final_error(error: Exception) -> bool:
 
 
 def claim_task(address: Address, kind: TaskType, run: int, seconds: float) -> str:
-    """Return the token of the task of a run; claim and drop tasks that earlier processes left behind."""
+    """Return the token of the task of a run.
+
+    Tasks that earlier processes left behind are claimed and dropped. Raises `RunError` if Flower does not hand out the
+    task within `seconds`.
+    """
     until = time.monotonic() + seconds
     client = address.connect_claimer()
     try:
@@ -228,7 +244,10 @@ ClientFunction = Callable[[Message, Context], Message]
 
 
 def answer_tasks(address: Address, app: ClientFunction, ended: Callable[[], bool], pause: float = 0.2) -> None:
-    """Answer every message that the node receives, in order, until `ended()` is true."""
+    """Answer the messages that the node receives until `ended()` is true.
+
+    The node answers in order.
+    """
     client = address.connect_claimer()
     try:
         while not ended():
@@ -248,7 +267,10 @@ def answer_tasks(address: Address, app: ClientFunction, ended: Callable[[], bool
 
 
 def answer_task(address: Address, token: str, app: ClientFunction) -> None:
-    """Answer one message; if the app raises, answer with an error that names only its class."""
+    """Answer one message with the app.
+
+    If the app raises, answer with an error that names only its class.
+    """
     client = address.connect(RuntimeTokenHttpInterceptor(token), retried=False)
     heartbeat = HeartbeatSender(heartbeat_function(client))
     heartbeat.start()
@@ -275,7 +297,10 @@ def answer_task(address: Address, token: str, app: ClientFunction) -> None:
 
 
 def pull_task_input(client: RuntimeHttpClient) -> tuple[Message, Context]:
-    """Return the message and the context of a task; wait a few seconds for missing parts."""
+    """Return the message and the context of a task.
+
+    Wait a few seconds for missing parts.
+    """
     given = client.PullTaskInput(PullTaskInputRequest())
     context = context_from_proto(given.context)
     tree = client.PullMessages(PullAppMessagesRequest()).message_object_trees[0]

@@ -38,7 +38,10 @@ class Flower(Engine):
     _exchange: Exchange | None = PrivateAttr(default=None)
 
     def open(self, job: Job) -> None:
-        """Connect to the federation that `crfl federation serve` has started and prepare what its nodes are told."""
+        """Connect to the federation that `crfl federation serve` has started.
+
+        The engine also prepares what the server tells its nodes.
+        """
         from crfl_flower.client_app import specification_for_nodes
         from crfl_flower.exchange import CURRENT_EXCHANGE
 
@@ -48,7 +51,10 @@ class Flower(Engine):
         self._specification = specification_for_nodes(job.specification)
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """Yield one update per participant as replies arrive; NaN updates for missing replies come last."""
+        """Yield one update per participant as replies arrive.
+
+        NaN updates for missing replies come last.
+        """
         from crfl_flower.messages import TrainingOrder, local_update
 
         assert self._exchange is not None

@@ -49,9 +49,10 @@ class Exchange:
     def gather_updates(
         self, orders: Mapping[int, TrainingOrder], clients: Clients, until: float
     ) -> Iterator[tuple[int, Tensor | None, str]]:
-        """Yield (place, update, "") or (place, None, problem) for every order until the deadline.
+        """Yield the update or the problem of every order.
 
-        Updates have the shape (K, P).
+        An item is (place, update, "") or (place, None, problem), where an update has the shape (K, P). The server waits
+        until the deadline.
         """
         contents = {place: order.to_record() for place, order in orders.items()}
         to = {place: self._nodes[order.client] for place, order in orders.items()}
@@ -64,7 +65,10 @@ class Exchange:
                 yield place, *check_reply(orders[place], message, clients.take(slice(place, place + 1)))
 
     def register_clients(self, questions: Mapping[int, RegistrationRequest], until: float) -> list[int]:
-        """Return the number of samples of every client. Raises `RunError` unless every client answers correctly."""
+        """Return the number of samples of every client.
+
+        Raises `RunError` unless every client answers correctly.
+        """
         contents = {client: question.to_record() for client, question in questions.items()}
         limits = dict.fromkeys(questions, OVERHEAD_BYTES)
         samples = {}
@@ -89,9 +93,10 @@ class Exchange:
         limits: Mapping[int, int],
         sending: tuple[str, str, float],
     ) -> Iterator[tuple[int, Message | None, str]]:
-        """Send each content to its node and yield (place, reply, "") or (place, None, problem).
+        """Send each content to its node and yield the replies.
 
-        Raises `RunError` if Flower's SuperLink does not answer or refuses this server.
+        An item is (place, reply, "") or (place, None, problem). Raises `RunError` if Flower's SuperLink does not answer
+        or refuses this server.
         """
         try:
             yield from self._exchange_messages(contents, nodes, limits, sending)
@@ -140,14 +145,20 @@ class Exchange:
             yield place, None, f"no reply within {seconds:.0f} s"
 
     def _pull_reply(self, number: str, node: int | None, limit: int) -> tuple[Message | None, str]:
-        """Return (reply, ""), (None, problem), or (None, "") if the reply has not arrived yet."""
+        """Return the reply of a node, or a problem.
+
+        The result is (reply, ""), (None, problem), or (None, "") if the reply has not arrived yet.
+        """
         found, problem = read_reply(self._grid, number, limit)
         if found is not None and not found.has_error() and found.metadata.src_node_id != node:
             return None, "a reply of another node"
         return found, problem
 
     def record_problem(self, number: int, client: int, problem: str) -> None:
-        """Report that a reply does not count and write the reason to the journal."""
+        """Report that a reply does not count.
+
+        The server writes the reason to the journal.
+        """
         self.say(f"round {number}: client {client} counts as a zero update: {problem}")
         with self._journal.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"round": number, "client": client, "problem": problem}) + "\n")

@@ -36,10 +36,11 @@ PUBLIC_SEEDS = ("data", "initial", "batches")
 
 
 def write_federation(folder: Path, config: Path | None, address: str, overrides: Sequence[str]) -> list[Path]:
-    """Write the files of the server and of every node into a new folder; return the node files.
+    """Write the files of the server and of every node.
 
-    Each client of the experiment becomes a node, with its share of the samples in its folder. Only the owner of the
-    files can read them. The server gets a seed that cannot be guessed, unless `overrides` set one.
+    The folder must be new or empty. Return the node files. Each client of the experiment becomes a node, with its share
+    of the samples in its folder. Only the owner of the files can read them. The server gets a seed that cannot be
+    guessed, unless `overrides` set one.
     """
     from crfl_flower.keys import private_files
 
@@ -79,7 +80,7 @@ def write_files(folder: Path, loaded: LoadedConfig, address: str, *, secret_seed
 
 
 def partition_data(loaded: LoadedConfig) -> tuple[Data, tuple[NDArray[np.int64], ...]]:
-    """Return the data of an experiment and the sample rows of each client."""
+    """Return the data of an experiment and each client's sample rows."""
     config = loaded.config
     if any(wanted is not None for wanted in config.reserve.sets.values()):
         raise loaded.origins.locate(
@@ -91,14 +92,20 @@ def partition_data(loaded: LoadedConfig) -> tuple[Data, tuple[NDArray[np.int64],
 
 
 def node_dataset(data: Data) -> dict[str, Any]:
-    """Return the dataset table of a node, for the samples file beside it, scaled as in the experiment."""
+    """Return the dataset table of a node.
+
+    It names the samples file beside it and the domain of the experiment, so a node scales its inputs alike.
+    """
     table: dict[str, Any] = {"type": "arrays", "path": "samples.npz", "class_names": list(data.class_names)}
     domain = [data.domain.low, data.domain.high]
     return table | ({"domain": domain} if np.isfinite(domain).all() else {})
 
 
 def server_settings(config: RunConfig, folder: Path, address: str, most: int) -> dict[str, Any]:
-    """Return the server's config: remote clients, the Flower engine, a stated threat and no simulated attack."""
+    """Return the server's config.
+
+    It has remote clients, the Flower engine, a stated threat and no simulated attack.
+    """
     tree = tomllib.loads(dump_config(config, without={"attack", "engine"}))
     clients = len(list((folder / "nodes").glob("*.pub")))
     host, _, port = address.rpartition(":")

@@ -26,10 +26,10 @@ CLIENT_SUFFIXES = (".pub", ".revoked")
 
 
 def write_authority(folder: Path, hosts: Sequence[str]) -> None:
-    """Write `ca.crt`, and `server.crt` with `server.key` for these hosts, valid for a year.
+    """Write the certificate authority and the server's certificate.
 
-    The authority's key is not kept. To issue another certificate later, create all of them again, or use an authority
-    of your own.
+    The files are `ca.crt`, and `server.crt` with `server.key` for these hosts, valid for a year. The authority's key is
+    not kept. To issue another certificate later, create all of them again, or use an authority of your own.
     """
     authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     issuer = common_name("crfl federation")
@@ -58,7 +58,10 @@ def build_certificate(subject: x509.Name, key: ec.EllipticCurvePublicKey, issuer
 
 
 def parse_host(host: str) -> x509.GeneralName:
-    """Return a host as an X.509 name: an IP address or a DNS name."""
+    """Return a host as an X.509 name.
+
+    The name is an IP address or a DNS name.
+    """
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -66,7 +69,10 @@ def parse_host(host: str) -> x509.GeneralName:
 
 
 def write_node_key(private: Path, public: Path) -> None:
-    """Create a node's key pair: the private key stays with the node, the public key identifies it to the server."""
+    """Create a node's key pair.
+
+    The private key stays with the node; the public key identifies it to the server.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     write_secret(private, encode_private_key(key, serialization.PrivateFormat.OpenSSH))
     formats = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
@@ -74,7 +80,10 @@ def write_node_key(private: Path, public: Path) -> None:
 
 
 def encode_private_key(key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat) -> bytes:
-    """Return a private key as PEM, without a password so that services start unattended."""
+    """Return a private key as PEM.
+
+    It has no password, so that services start unattended.
+    """
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
@@ -85,7 +94,7 @@ def write_secret(path: Path, content: bytes) -> None:
 
 
 def check_secret_file(path: Path) -> None:
-    """Raise `StoreError` if a file that holds a secret is missing, or if other users may read it."""
+    """Raise `StoreError` if a secret file is missing or readable by others."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
@@ -96,7 +105,7 @@ def check_secret_file(path: Path) -> None:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Let only their owner read the files that are written in the block."""
+    """Let only their owner read the files written in the block."""
     before = os.umask(0o077)
     try:
         yield
@@ -105,9 +114,10 @@ def private_files() -> Iterator[None]:
 
 
 def read_client_keys(folder: Path) -> list[bytes | None]:
-    """Return the public keys of all clients as PEM, client 0 first: the files of `nodes`, sorted by name.
+    """Return the public keys of all clients as PEM, client 0 first.
 
-    A client whose file ends in `.revoked` instead of `.pub` keeps its place, and has None instead of a key.
+    They are the files of `nodes`, sorted by name. A client whose file ends in `.revoked` instead of `.pub` keeps its
+    place, and has None instead of a key.
     """
     files = sorted((file for file in (folder / "nodes").glob("*") if file.suffix in CLIENT_SUFFIXES), key=client_name)
     if not any(file.suffix == ".pub" for file in files):
@@ -124,7 +134,10 @@ def read_client_keys(folder: Path) -> list[bytes | None]:
 
 
 def client_name(file: Path) -> str:
-    """Return the name of a client's file without its ending, by which clients are sorted."""
+    """Return the name of a client's file without its ending.
+
+    Clients are sorted by this name.
+    """
     return file.stem
 
 

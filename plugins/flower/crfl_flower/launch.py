@@ -50,7 +50,7 @@ def check_flower() -> None:
 
 
 def serve(config: Path, out: Path | None, overrides: Sequence[str], trackers: Sequence[Tracker], say: Say) -> RunResult:
-    """Run a federation from its first node to its certificates; return the result."""
+    """Run a federation from its first node to its certificates."""
     check_flower()
     from crfl_flower import connection
     from crfl_flower.keys import check_secret_file, private_files, read_client_keys
@@ -72,7 +72,10 @@ def serve(config: Path, out: Path | None, overrides: Sequence[str], trackers: Se
 
 @contextmanager
 def start_superlink(engine: Flower, clients: int) -> Iterator[Address]:
-    """Start Flower's SuperLink with TLS, for registered nodes only, and yield its address."""
+    """Start Flower's SuperLink with TLS and yield its address.
+
+    Only registered nodes may join.
+    """
     from crfl_flower import connection, processes, superlink
     from crfl_flower.keys import check_secret_file
 
@@ -136,7 +139,10 @@ def join(path: Path, say: Say) -> None:
 
 
 def run_supernode(node: Node, say: Say) -> str:
-    """Answer the server through a SuperNode until that ends; return the end of its log."""
+    """Answer the server through a SuperNode until the SuperNode ends.
+
+    Return the end of its log.
+    """
     import httpx
 
     from crfl_flower import connection, processes
@@ -166,7 +172,10 @@ def run_supernode(node: Node, say: Say) -> str:
 
 
 def explain_refusal(words: str) -> str:
-    """Return why the server refused, from the log of the SuperNode that ended."""
+    """Return why the server refused.
+
+    The words come from the log of the SuperNode that ended.
+    """
     for sign, meaning in REFUSALS.items():
         if sign in words:
             return meaning
@@ -175,7 +184,10 @@ def explain_refusal(words: str) -> str:
 
 @contextmanager
 def write_secret_file(path: Path, secret: bytes) -> Iterator[Path]:
-    """Write a secret for a process to read at its start; delete the file at the end of the block."""
+    """Write a secret for a process to read at its start.
+
+    The file is deleted at the end of the block.
+    """
     from crfl_flower.keys import write_secret
 
     path.unlink(missing_ok=True)

@@ -72,7 +72,10 @@ class TrainingOrder:
 
     @staticmethod
     def from_message(message: Message) -> TrainingOrder:
-        """Return the order in a message of the server, which the node trusts."""
+        """Return the order in a message of the server.
+
+        The node trusts the server.
+        """
         records = message.content.config_records
         order = records["order"]
         arrays = message.content.array_records["arrays"]
@@ -88,7 +91,10 @@ class TrainingOrder:
         return TrainingOrder(**words, row=row, starts=starts, origin=origin)
 
     def to_task(self) -> TrainingTask:
-        """Return the order as a task of local training, in which only this client's row is used."""
+        """Return the order as a task of local training.
+
+        The task uses only this client's row.
+        """
         kinds = {"learning_rate", "weight_decay", "retention", "update_bound"}
         columns: dict[str, Any] = {
             one.name: np.full(self.total, self.row[one.name], np.float64 if one.name in kinds else np.int64)
@@ -109,7 +115,10 @@ class TrainingOrder:
 
 
 def read_update(order: TrainingOrder, message: Message) -> Tensor:
-    """Return the finite updates (K, P) in a reply. Raises `MalformedMessage` if it does not answer this order."""
+    """Return the finite updates (K, P) in a reply.
+
+    Raises `MalformedMessage` if the reply does not answer this order.
+    """
     if message.has_error():
         raise MalformedMessage(f"an error, {message.error.reason[:80]!r}" if message.error.reason else "an error")
     records = message.content
@@ -137,7 +146,10 @@ def array_from_tensor(tensor: Tensor) -> Array:
 
 
 def tensor_from_array(array: Array, kind: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return the tensor in an array. Raises `MalformedMessage` if its type or shape is another one."""
+    """Return the tensor in an array.
+
+    Raises `MalformedMessage` if the type or shape is not the stated one.
+    """
     stated = (array.stype, array.dtype, tuple(array.shape))
     if stated != (RAW_FORMAT, DTYPE_CODES[kind], shape):
         raise MalformedMessage(f"an array of {str(stated)[:80]}, not {(RAW_FORMAT, DTYPE_CODES[kind], shape)}")
@@ -185,7 +197,10 @@ class RegistrationRequest:
         return RegistrationRequest(**words)
 
     def build_reply(self, data: Data) -> RecordDict:
-        """Return the reply of a node with these data. Raises `DataError` if they do not match the server's."""
+        """Return the reply of a node with these data.
+
+        Raises `DataError` if the data do not match the server's.
+        """
         for what, own, theirs in (
             ("features", data.x.shape[1], self.inputs),
             ("classes", data.class_names, self.classes),
@@ -199,13 +214,19 @@ class RegistrationRequest:
 
 
 def describe_scaling(data: Data) -> str:
-    """Return how inputs were scaled: "public" for fixed constants, else the values that were fitted to data."""
+    """Return how inputs were scaled.
+
+    The text is "public" for fixed constants, else the values that were fitted to data.
+    """
     scaling = data.scaling
     return f"{scaling.kind} {scaling.shift.tolist()} {scaling.factor.tolist()}" if scaling.fitted else "public"
 
 
 def read_samples(question: RegistrationRequest, message: Message) -> int:
-    """Return the number of samples in a reply, capped. Raises `MalformedMessage` if it does not answer this request."""
+    """Return the number of samples in a reply, capped.
+
+    Raises `MalformedMessage` if the reply does not answer this request.
+    """
     if message.has_error():
         raise MalformedMessage(f"an error, {(message.error.reason or '')[:80]!r}")
     if set(message.content) != {"answer"} or set(message.content.config_records) != {"answer"}:

@@ -31,10 +31,10 @@ FLOWER_SETTINGS = {
 def run_process(
     module: str, options: Sequence[str], log: Path, home: Path, variables: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a module of this package as a process in its own session until the block ends.
+    """Run a module of this package as a process.
 
-    The process receives this process's id and ends by itself if this process is killed. Its output goes to `log`;
-    Flower keeps its files in `home`.
+    It runs in its own session until the block ends. The process receives this process's id and ends by itself if this
+    process is killed. Its output goes to `log`; Flower keeps its files in `home`.
     """
     home.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module, str(os.getpid()), *options]
@@ -62,7 +62,10 @@ def stop_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def signal_session(leader: int, number: signal.Signals) -> None:
-    """Send a signal to every process of a session; do nothing if none is left."""
+    """Send a signal to every process of a session.
+
+    It does nothing if no process is left.
+    """
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):
@@ -88,7 +91,10 @@ def wait_for_port(address: str, process: subprocess.Popen[bytes], log: Path, sec
 
 
 def read_log_tail(log: Path, lines: int = 4) -> str:
-    """Return the last error in a log, or its last lines, on one line of printable text."""
+    """Return the last error in a log, or its last lines.
+
+    The text is printable and stands on one line.
+    """
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -101,7 +107,10 @@ def read_log_tail(log: Path, lines: int = 4) -> str:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise `RunError` if another process listens at a port of this machine, or the host is not this machine."""
+    """Raise `RunError` if the server cannot listen at a port.
+
+    Another process may listen there, or the host may not be this machine.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -32,16 +32,17 @@ Push = Callable[[PushMessagesRequest, "InMemoryLinkState"], PushMessagesResponse
 
 
 def limit_parts(reply_bytes: int) -> int:
-    """Return the number of parts that a reply of this size may have."""
+    """Return how many parts a reply of this size may have."""
     return FEW_PARTS + reply_bytes // PIECE_BYTES
 
 
 def limit_replies(push: Push, limits: Limits) -> Push:
-    """Return Flower's handler for announced replies, restricted to one reply per order and to what `limits` allow.
+    """Restrict Flower's handler for announced replies.
 
-    A reply that is refused is never stored, and the server counts it as missing. Whether a reply is in time is decided
-    here, when its announcement and its parts arrive, so it does not depend on how long the server is busy with replies
-    of other nodes. What the node announced for its previous order is deleted.
+    The new handler accepts one reply per order, and only what `limits` allow. A reply that is refused is never stored,
+    and the server counts it as missing. Whether a reply is in time is decided here, when its announcement and its parts
+    arrive, so it does not depend on how long the server is busy with replies of other nodes. What the node announced
+    for its previous order is deleted.
     """
 
     def push_limited(request: PushMessagesRequest, state: InMemoryLinkState) -> PushMessagesResponse:
@@ -82,10 +83,10 @@ def limit_replies(push: Push, limits: Limits) -> Push:
 
 
 def is_bounded(tree: ObjectTree, stored: Mapping[str, ObjectEntry], most: int) -> bool:
-    """Return whether a tree has at most `most` parts, also after Flower has expanded it.
+    """Return whether a tree has at most `most` parts.
 
-    Flower keeps the children of a part by name and expands all of them. So a part that is named twice, or is stored
-    already, must name the same children each time.
+    This must also hold after Flower has expanded it. Flower keeps the children of a part by name and expands all of
+    them. So a part that is named twice, or is stored already, must name the same children each time.
     """
     children: dict[str, list[str]] = {}
     waiting = [tree]

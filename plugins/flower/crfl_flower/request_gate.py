@@ -180,9 +180,10 @@ class RequestGate:
 
 
 def authenticate_node(scope: Scope, keys: RegisteredKeys) -> tuple[bytes, int]:
-    """Return the key of the node that signed a request and 0, or a status that refuses the request.
+    """Return the key of the node that signed a request.
 
-    Flower checks the same signature again, after it has read the body.
+    The second value is 0, or a status that refuses the request. Flower checks the same signature again, after it has
+    read the body.
     """
     try:
         key = b64decode(read_header(scope, FLEET_HTTP_PUBLIC_KEY_HEADER), validate=True)
@@ -200,14 +201,20 @@ def authenticate_node(scope: Scope, keys: RegisteredKeys) -> tuple[bytes, int]:
 
 
 def read_header(scope: Scope, name: str) -> str:
-    """Return the value of a header, or an empty text; characters beyond ASCII become question marks."""
+    """Return the value of a header, or an empty text.
+
+    Characters beyond ASCII become question marks.
+    """
     wanted = name.lower().encode()
     found = [value for header, value in scope["headers"] if header.lower() == wanted]
     return found[0].decode("ascii", "replace").replace("\ufffd", "?") if len(found) == 1 else ""
 
 
 def limit_body(receive: Receive, limit: int) -> Receive:
-    """Return a receiver that disconnects when a body is longer than `limit` or stops arriving."""
+    """Return a receiver that limits the length of a body.
+
+    It disconnects when the body is longer than `limit` or stops arriving.
+    """
     left = limit
     complete = False
 

@@ -58,14 +58,20 @@ class FederatedRun:
         return app
 
     def run_path(self, config: RunConfig) -> Path:
-        """Return the run directory. Raises `StoreError` if it holds a finished run, before any node joins."""
+        """Return the run directory.
+
+        Raises `StoreError` before any node joins if the directory holds a finished run.
+        """
         path = self.out or Path("runs", config.name)
         if (path / "status.json").exists() and RunDirectory(path).state == "finished":
             raise StoreError(f"{path}: holds a finished run: name another directory with --out")
         return path
 
     def play(self, grid: BoundedGrid) -> RunResult:
-        """Register the nodes unless the resumed run has done so, then play all rounds and certify."""
+        """Register the nodes, play all rounds and certify.
+
+        Nodes that the resumed run has registered are not registered again.
+        """
         config, engine = load_settings(self.config, self.overrides)
         path = self.run_path(config)
         samples = read_registered_samples(path)
@@ -92,10 +98,10 @@ class FederatedRun:
         return f"resume with `crfl federation serve {self.config} --out {path}`"
 
     def _wait_for_nodes(self, grid: BoundedGrid, engine: Flower, *, required: bool) -> list[int | None]:
-        """Wait until the node of every client has joined; return the nodes, client 0 first.
+        """Wait until the node of every client has joined.
 
-        Raises `RunError` if some have not joined in time and all are `required`, as before round 1. A run that resumes
-        continues without them.
+        Return the nodes, client 0 first. Raises `RunError` if some have not joined in time and all are `required`, as
+        before round 1. A run that resumes continues without them.
         """
         keys = read_client_keys(engine.folder)
         revoked = [str(client) for client, key in enumerate(keys) if key is None]
@@ -135,7 +141,10 @@ class FederatedRun:
 
 
 def load_settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flower]:
-    """Return the config of a federation and its engine. Raises `ConfigError` if the config is not for nodes."""
+    """Return the config of a federation and its engine.
+
+    Raises `ConfigError` if the config is not for nodes.
+    """
     config = load_config(path, overrides=overrides).config
     engine = config.engine
     if not isinstance(engine, Flower):
@@ -155,7 +164,10 @@ def load_settings(path: Path, overrides: Sequence[str]) -> tuple[RunConfig, Flow
 
 
 def read_registered_samples(path: Path) -> list[int] | None:
-    """Return the sample counts registered for an unfinished run at `path`, or None."""
+    """Return the sample counts registered for an unfinished run, or None.
+
+    The run is at `path`.
+    """
     try:
         tree = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError):
@@ -169,7 +181,10 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the config that `flwr run` names, for users who operate their own SuperLink."""
+    """Run the config that `flwr run` names.
+
+    This is for users who operate their own SuperLink.
+    """
     assert isinstance(grid, HttpGrid)
     out = context.run_config.get("out")
     config = Path(str(context.run_config["config"]))

@@ -79,7 +79,10 @@ class CrflStrategy(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run all rounds, then certify. Resumes an unfinished run of the same config."""
+        """Run all rounds, then certify.
+
+        An unfinished run of the same config is resumed.
+        """
         self._names = {name: tuple(array.shape) for name, array in initial_arrays.items()}
         worker = threading.Thread(target=copy_context().run, args=(self._play, initial_arrays, num_rounds), daemon=True)
         worker.start()
@@ -104,7 +107,10 @@ class CrflStrategy(FedAvg):
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """Send the core's model to every participant of the round; `arrays` is the same model."""
+        """Send the core's model to every participant of the round.
+
+        `arrays` is the same model.
+        """
         task = self._current_task()
         config["server-round"] = task.number
         nodes = self._gather_nodes(grid, int(task.clients.ids.max()) + 1)
@@ -120,7 +126,10 @@ class CrflStrategy(FedAvg):
         server_round: int,  # noqa: ARG002
         replies: Iterable[Message],
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Pass the replies to the core; return the next model and how many replies counted."""
+        """Pass the replies to the core and return the next model.
+
+        The metrics say how many replies counted.
+        """
         task = self._current_task()
         places = {self._nodes[client]: place for place, client in enumerate(task.clients.ids)}
         updates: dict[int, Tensor | None] = dict.fromkeys(range(len(task.clients)))
@@ -135,7 +144,10 @@ class CrflStrategy(FedAvg):
         return self._arrays_from_model(model), MetricRecord({"counted": counted, "zero": len(updates) - counted})
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Aggregate the metrics of the evaluation on clients; None if a reply does not fit the others."""
+        """Aggregate the metrics of the evaluation on clients.
+
+        The result is None if a reply does not fit the others.
+        """
         try:
             return super().aggregate_evaluate(server_round, replies)
         except Exception as error:  # a hostile reply may raise anything, and no certificate uses these metrics
@@ -154,7 +166,10 @@ class CrflStrategy(FedAvg):
             self._bridge.send_outcome(error)
 
     def _save_start(self, arrays: ArrayRecord) -> list[str]:
-        """Save named arrays as the start model and return the override that uses it."""
+        """Save named arrays as the start model.
+
+        Return the override that uses it. The list is empty if all names are numbers.
+        """
         if all(name.isdigit() for name in arrays):
             return []
         path = Path(self._out or "runs").absolute()
@@ -221,7 +236,10 @@ class CrflStrategy(FedAvg):
         )
 
     def _read_update(self, reply: Message, task: TrainingTask, place: int) -> Tensor | None:
-        """Return the update (P,) in a reply, or None if it is broken."""
+        """Return the update (P,) in a reply.
+
+        The result is None if the update is broken.
+        """
         try:
             start = task.starts[0, 0]
             update = self._flatten_reply(reply).to(start) - start
@@ -233,7 +251,10 @@ class CrflStrategy(FedAvg):
         return update
 
     def _flatten_reply(self, reply: Message) -> Tensor:
-        """Return the model in a reply as one vector, in the core's order."""
+        """Return the model in a reply as one vector.
+
+        The vector is in the core's order. Raises `MalformedMessage` if the arrays are not those of the model.
+        """
         if reply.has_error():
             raise MalformedMessage("an error")
         (record,) = reply.content.array_records.values()
@@ -247,9 +268,10 @@ class CrflStrategy(FedAvg):
 
 
 def read_numbers(array: Array, shape: tuple[int, ...]) -> Tensor:
-    """Return the numbers of an array of this shape, flat. Raises `MalformedMessage` before reading too many bytes.
+    """Return the numbers of an array of this shape, flat.
 
-    The header of NumPy's format is compared with what was asked for, so it allocates nothing by itself.
+    Raises `MalformedMessage` before it reads too many bytes. The header of NumPy's format is compared with what was
+    asked for, so it allocates nothing by itself.
     """
     count = math.prod(shape)
     if tuple(array.shape) != shape or len(array.data) > 8 * count + HEADER_BYTES:

@@ -48,14 +48,20 @@ class StrategyBridge:
         self._tasks.put(outcome)
 
     def wait_for_task(self) -> TrainingTask | RunResult:
-        """Return the next task, or the result; raise the error that ended the run."""
+        """Return the next task, or the result.
+
+        If an error ended the run, raise it.
+        """
         found = self._tasks.get()
         if isinstance(found, BaseException):
             raise found
         return found
 
     def send_answers(self, answers: Answers | None) -> None:
-        """Send the replies of the last task's participants; None if the app has stopped."""
+        """Send the replies of the last task's participants.
+
+        None says that the app has stopped.
+        """
         self._answers.put(answers)
 
 

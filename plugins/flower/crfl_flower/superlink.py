@@ -61,12 +61,18 @@ class BoundedProtocol(H11Protocol):
 
 
 def run_bounded(**options: Any) -> None:
-    """Run the HTTP server as Flower asks for it, without an access log and with bounded connections."""
+    """Run Flower's HTTP server with bounded connections.
+
+    The server has no access log.
+    """
     uvicorn.run(**options | {"http": BoundedProtocol, "ws": "none", "access_log": False, "server_header": False})
 
 
 def limit_file_size(most: int) -> None:
-    """Let no file of this process grow beyond a size. Logging ignores that it cannot write."""
+    """Let no file of this process grow beyond a size.
+
+    Logging ignores that it cannot write.
+    """
     try:
         import resource
     except ImportError:  # not a POSIX system
@@ -76,7 +82,10 @@ def limit_file_size(most: int) -> None:
 
 
 def main() -> None:
-    """Start the SuperLink. The first argument is the id of the parent process, the others are `flower-superlink`'s."""
+    """Start the SuperLink.
+
+    The first argument is the id of the parent process, the others are `flower-superlink`'s.
+    """
     from flwr.supercore.app_utils import start_parent_process_monitor
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink

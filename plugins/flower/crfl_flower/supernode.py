@@ -25,7 +25,10 @@ class ShortPauses:
 
 
 def main() -> None:
-    """Start the SuperNode. The first argument is the id of the parent process, the others are `flower-supernode`'s."""
+    """Start the SuperNode.
+
+    The first argument is the id of the parent process, the others are `flower-supernode`'s.
+    """
     from flwr.supercore.app_utils import start_parent_process_monitor
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
@@ -41,7 +44,10 @@ def main() -> None:
 
 
 def end_process(failure: threading.ExceptHookArgs) -> None:
-    """End the process because a thread failed, such as the one that sends heartbeats."""
+    """End the process because a thread failed.
+
+    Such a thread is the one that sends heartbeats.
+    """
     traceback.print_exception(failure.exc_value)
     sys.stderr.flush()
     os._exit(1)

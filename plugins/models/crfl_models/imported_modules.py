@@ -26,9 +26,10 @@ Shape = tuple[Annotated[int, Field(ge=1)], ...]
 
 
 def import_callable(path: str, option: str = "path") -> Callable[..., nn.Module]:
-    """Import what a path names. Raises `OptionError` if it cannot be imported or called.
+    """Import the callable that a path names.
 
-    Importing runs its code; a config with `plugins.allow` was refused before, unless that lists its distribution.
+    Raises `OptionError` if it cannot be imported or called. Importing runs its code; a config with `plugins.allow` was
+    refused before, unless that lists its distribution.
     """
     place, _, name = path.rpartition(":")
     if not place or not name:
@@ -46,7 +47,10 @@ def import_callable(path: str, option: str = "path") -> Callable[..., nn.Module]
 
 
 def load_module_file(path: Path) -> Any:
-    """Load the module in a file, which need not be on Python's path."""
+    """Load the module in a file.
+
+    The file need not be on Python's path.
+    """
     spec = importlib.util.spec_from_file_location(
         f"crfl_file_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}", path
     )
@@ -115,7 +119,10 @@ class ImportedModule(Model):
 
 
 def check_module(model: BoundModel, facts: DataFacts, path: str) -> None:
-    """Try the module as training will: several models and clients at once, both precisions."""
+    """Try the module as training will use it.
+
+    The check runs several models and clients at once, in both precisions.
+    """
     for dtype in (torch.float32, torch.float64):
         x = torch.zeros(1, 2, facts.inputs, dtype=dtype)
         y = torch.zeros(1, 2, dtype=torch.int64)

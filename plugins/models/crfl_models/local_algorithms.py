@@ -58,7 +58,10 @@ class Adam(LocalAlgorithm):
     epsilon: float = Field(1e-8, gt=0, description="added to the root, against division by zero")
 
     def direction(self, step: LocalStep, state: State) -> StepDirection:
-        """Return `m / (sqrt(v) + epsilon)` with corrected averages m of gradients and v of squares."""
+        """Return `m / (sqrt(v) + epsilon)`.
+
+        m and v are the corrected averages of gradients and of their squares.
+        """
         gradient = step.gradient
         mean, square = (state.get(name, torch.zeros_like(gradient)) for name in ("mean", "square"))
         mean = self.beta1 * mean + (1.0 - self.beta1) * gradient
@@ -82,7 +85,10 @@ class Scaffold(StatefulAlgorithm):
         return StepDirection(step.gradient - step.memory["variate"] + step.mean["variate"])
 
     def remember(self, finished: LocalRound) -> State:
-        """Return the mean gradient of the round, without its correction, as the new variate."""
+        """Return the mean gradient of the round as the new variate.
+
+        The gradient is taken without its correction.
+        """
         before = finished.memory["variate"]
         moved = (finished.start - finished.parameters) / finished.distance
         return {"variate": torch.where(finished.distance > 0, before - finished.mean["variate"] + moved, before)}
@@ -104,5 +110,8 @@ class FedDyn(StatefulAlgorithm):
         return StepDirection(step.gradient - step.memory["slope"] + self.alpha * (step.parameters - step.start))
 
     def remember(self, finished: LocalRound) -> State:
-        """Return the slope of the client's loss where its training ended, if it has reached a minimum."""
+        """Return the slope of the client's loss where its training ended.
+
+        The value is that slope only if the training has reached a minimum.
+        """
         return {"slope": finished.memory["slope"] - self.alpha * (finished.parameters - finished.start)}

@@ -42,7 +42,10 @@ class MLflow(Tracker):
 
     @hookimpl
     def crfl_run_started(self, run: RunContext) -> None:
-        """Make an MLflow run, or find that of a run that resumes, and log the config as parameters."""
+        """Make an MLflow run and log the config as parameters.
+
+        A run that resumes continues in its MLflow run.
+        """
         try:
             from mlflow import MlflowClient, is_tracking_uri_set
             from mlflow.entities import Param
@@ -82,12 +85,18 @@ class MLflow(Tracker):
 
     @hookimpl
     def crfl_run_failed(self, error: BaseException) -> None:
-        """Mark the run as failed or killed; a run that resumes is running again."""
+        """Mark the run as failed or killed.
+
+        A run that resumes is running again.
+        """
         if self._id:
             self._client.set_terminated(self._id, "FAILED" if isinstance(error, Exception) else "KILLED")
 
     def _find_run(self, run: RunContext) -> str | None:
-        """Find the MLflow run of this run directory, if the store still has it."""
+        """Find the MLflow run of this run directory.
+
+        The result is None if this run directory has none. Raises `CrflError` if the file names no MLflow run.
+        """
         file = Path(run.path, self.file)
         if not run.resumed_from or not file.exists():
             return None

@@ -35,7 +35,10 @@ class Progress(Tracker):
 
     @hookimpl
     def crfl_progress(self, phase: str, done: int, total: int) -> None:
-        """Show the phase; without a terminal only if it takes longer than a moment."""
+        """Show the phase.
+
+        Without a terminal the phase is shown only if it takes longer than a moment.
+        """
         if phase != self._phase:
             self._enter(phase, done)
         self._show(done, total, plain=f"{phase} {done}/{total}", last=False)
@@ -50,7 +53,10 @@ class Progress(Tracker):
 
     @hookimpl
     def crfl_round_finished(self, run: RunContext, record: RoundRecord) -> None:
-        """Advance, with loss and accuracy of the round if they were measured; of several groups, those of the first."""
+        """Advance, with loss and accuracy of the round if they were measured.
+
+        With several groups, these are the numbers of the first.
+        """
         if record.group:
             return
         figures: Sequence[str] = ()
@@ -107,7 +113,10 @@ class Progress(Tracker):
 
 
 def fit_line(phase: str, done: int, total: int, figures: Sequence[str]) -> str:
-    """Build a line of the terminal: the phase, its progress, then the figures that fit."""
+    """Build a line of the terminal.
+
+    It has the phase, its progress, and the figures that fit.
+    """
     columns = shutil.get_terminal_size().columns
     width = next((width for least, width in BAR_WIDTHS.items() if columns >= least), 0)
     parts = [progress_bar(done, total, width), *figures] if total else [*figures]

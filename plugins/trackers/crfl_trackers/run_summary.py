@@ -20,12 +20,17 @@ PER_ROUND = (*MEASURED, "norm_before_clip", "noise_std", "participants", "quaran
 
 
 def flat_config(path: Path) -> dict[str, str]:
-    """Read the complete config of a run as flat keys and values: `server.clip_norm`, `aggregation.0.type`."""
+    """Read the complete config of a run as flat keys and values.
+
+    Keys are such as `server.clip_norm` and `aggregation.0.type`.
+    """
     return dict(flatten(tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))))
 
 
 def flatten(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every value of nested tables; a list of plain values is a single value.
+    """Yield every value of nested tables.
+
+    A list of plain values is a single value.
 
     >>> dict(flatten({"server": {"clip_norm": 2.0}, "aggregation": [{"type": "rfa"}], "radii": [0, 1]}))
     {'server.clip_norm': '2.0', 'aggregation.0.type': 'rfa', 'radii': '[0, 1]'}
@@ -40,7 +45,7 @@ def flatten(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def round_metrics(record: RoundRecord) -> dict[str, float]:
-    """Return the measured numbers of a round, with the notes of the rule.
+    """Return the measured numbers of a round and the rule's notes.
 
     Those of a second group are under its name.
     """
@@ -71,7 +76,7 @@ def curve_name(curve: Curve) -> str:
 
 
 def curve_points(curve: Curve) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield the points of a curve for tools whose axis is whole steps.
+    """Yield the points of a curve for tools with whole steps.
 
     A step is a number of clients, or else the place on the grid.
 

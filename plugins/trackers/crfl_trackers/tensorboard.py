@@ -46,7 +46,10 @@ class TensorBoard(Tracker):
 
     @hookimpl
     def crfl_run_finished(self, run: RunContext, result: RunResult) -> None:
-        """Write curves as scalars and text, figures, and the numbers that compare runs."""
+        """Write curves as scalars and text, and figures.
+
+        Also write the numbers that compare runs.
+        """
         for curve in result.metrics.curves:
             for step, shares in curve_points(curve):
                 for name, value in shares.items():

@@ -60,7 +60,10 @@ class FromFile(Partitioner):
 
 
 def read_file(path: Path) -> Any:
-    """Read the array of a .npz file, or the content of a .json file."""
+    """Read the content of a .npz or .json file.
+
+    For a .npz file this is its array `client`.
+    """
     try:
         if path.suffix == ".json":
             return json.loads(path.read_text(encoding="utf-8"))
@@ -87,7 +90,10 @@ def integer_array(path: Path, values: Any, what: str) -> NDArray[np.int64]:
 
 
 def check_partition(path: Path, clients: Rows, samples: int) -> Rows:
-    """Check that every sample has exactly one client, and every client a sample."""
+    """Check that every sample has one client and no client is empty.
+
+    Raises `OptionError` otherwise.
+    """
     if empty := [place for place, rows in enumerate(clients) if len(rows) == 0]:
         raise file_error(path, f"client {empty[0]} of {len(clients)} has no samples: number clients without gaps")
     together = np.concatenate(clients)
@@ -102,5 +108,5 @@ def check_partition(path: Path, clients: Rows, samples: int) -> Rows:
 
 
 def file_error(path: Path, why: str) -> OptionError:
-    """Return the error for a file that is not a partition of these data."""
+    """Return the error for a file that does not partition the data."""
     return OptionError("path", f"{path}: {why}")

@@ -25,7 +25,10 @@ class Natural(Partitioner):
     )
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:  # noqa: ARG002
-        """Return the rows of each group, in the order of the groups' numbers."""
+        """Return the rows of each group, in the groups' order.
+
+        The order is that of their numbers.
+        """
         if data.groups is None:
             raise OptionError(
                 "type",

@@ -19,14 +19,19 @@ class RandomPartitioner(Partitioner):
     clients: int = Field(20, ge=1, description="number of clients in the federation")
 
     def check_enough(self, samples: int, each: int = 1) -> None:
-        """Raise `OptionError` if there are too many clients for each to get `each` samples."""
+        """Raise `OptionError` if there are too many clients.
+
+        Each client must get `each` samples.
+        """
         if self.clients * each > samples:
             need = f", and each needs {each}" if each > 1 else ""
             raise OptionError("clients", f"found {self.clients}, but there are only {samples} training samples{need}")
 
 
 def deal(rows: NDArray[np.int64], owner: NDArray[np.int64], clients: int) -> tuple[NDArray[np.int64], ...]:
-    """Deal rows to clients, in the order given; `owner[i]` is the client that gets `rows[i]`.
+    """Deal rows to clients, in the order given.
+
+    `owner[i]` is the client that gets `rows[i]`.
 
     >>> deal(np.array([7, 8, 9]), np.array([1, 0, 1]), 2)
     (array([8]), array([7, 9]))
@@ -80,7 +85,10 @@ class Dirichlet(RandomPartitioner):
     attempts: int = Field(100, ge=1, description="draws until every client has enough samples")
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
-        """Deal the rows of each class in random order, by a table of counts."""
+        """Deal the rows of each class by a table of counts.
+
+        The rows are in random order.
+        """
         self.check_enough(len(data.y), self.min_samples)
         generator = streams.generator("data/partition")
         by_class = [generator.permutation(np.flatnonzero(data.y == label)) for label in range(len(data.class_names))]
@@ -91,7 +99,10 @@ class Dirichlet(RandomPartitioner):
         return deal(np.concatenate(by_class), owner, self.clients)
 
     def _draw_unequal_sizes(self, available: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-        """Draw samples of each class for each client until no client has too few."""
+        """Draw the number of samples of each class for each client.
+
+        It draws again until no client has too few. Raises `OptionError` after too many attempts.
+        """
         concentration = np.full(self.clients, self.alpha)
         for _ in range(self.attempts):
             shares = np.cumsum(generator.dirichlet(concentration, len(available)), axis=1)
@@ -138,7 +149,7 @@ class LabelSkew(RandomPartitioner):
     classes: int = Field(2, ge=1, description="classes of each client, k")
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:
-        """Choose the classes of each client, then deal out each class in turn."""
+        """Choose the classes of each client, then deal each class out."""
         known, label = np.unique(data.y, return_inverse=True)
         if self.classes > len(known):
             raise OptionError("classes", f"found {self.classes}, but the training samples have only {len(known)}")

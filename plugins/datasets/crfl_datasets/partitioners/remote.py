@@ -33,7 +33,10 @@ class Remote(Partitioner):
     )
 
     def split(self, data: Data, streams: Streams) -> tuple[NDArray[np.int64], ...]:  # noqa: ARG002
-        """Return rows for the client of this process, and numbers of samples for the others."""
+        """Return the rows of this process's client.
+
+        For every other client the result states only its number of samples.
+        """
         if self.samples is None:
             raise OptionError(
                 "samples", "is missing: start with `crfl federation serve`, where nodes register theirs, or set it"

@@ -65,7 +65,10 @@ class Connection:
         """Address of the cluster's control store, `host:port`, while this process is connected."""
 
     def acquire(self, request: ClusterRequest) -> None:
-        """Connect, unless this process is connected. Raises `OptionError` if there is no such cluster."""
+        """Connect, unless this process is connected.
+
+        Raises `OptionError` if the cluster does not exist.
+        """
         ray = import_ray()
         with self._lock:
             if ray.is_initialized():
@@ -160,7 +163,7 @@ def check_answers(address: str) -> None:
 
 
 def gone_message(address: str) -> str:
-    """Return what to say about a cluster that does not answer any more."""
+    """Return the message about a cluster that does not answer."""
     return f"the control store of the Ray cluster at {address} does not answer any more: start the cluster again"
 
 
@@ -175,7 +178,10 @@ def is_reachable(address: str) -> bool:
 
 
 def check_same(ray: Any, address: str) -> None:
-    """Raise `OptionError` if this process uses another cluster: it has one at a time."""
+    """Raise `OptionError` if this process uses another cluster.
+
+    A process has one cluster at a time.
+    """
     here = str(ray.get_runtime_context().gcs_address)
     found = HOST_AND_PORT.fullmatch(address)
     if found is not None and socket.gethostbyname(found["host"]) + ":" + found["port"] != here:
@@ -183,9 +189,9 @@ def check_same(ray: Any, address: str) -> None:
 
 
 def replace_printer(ray: Any, instead: Any) -> Any:
-    """Replace the function that prints dead nodes on standard output, among the results.
+    """Replace the function that prints dead nodes.
 
-    It has no setting for that. Returns what was there.
+    Ray prints them on standard output, among the results, and has no setting for that. Returns what was there.
     """
     module = ray._private.worker
     before = getattr(module, "print_to_stdstream", None)
@@ -200,7 +206,10 @@ def print_nothing(*_: object, **__: object) -> None:
 
 @contextmanager
 def preserve_process_state() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which saves a run, and the random state after Ray."""
+    """Restore the SIGTERM handler and the random state after Ray.
+
+    The handler saves a run.
+    """
     state = random.getstate()
     handler = signal.getsignal(signal.SIGTERM)
     try:

@@ -66,7 +66,10 @@ class Ray(Engine):
         self._job = job
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """Yield the parts as they are ready. The model is put into Ray's store once."""
+        """Yield the parts as they are ready.
+
+        The engine puts the model into Ray's store once.
+        """
         from crfl_engines.ray.worker import SentTask, receive_updates
 
         pool = self._start_workers()
@@ -95,7 +98,10 @@ class Ray(Engine):
             yield PartialCount(part, counts.copy())
 
     def close(self) -> None:
-        """Stop the workers, and the cluster if it was started for this run."""
+        """Stop the workers.
+
+        If the cluster was started for this run, stop it as well.
+        """
         pool = self._pool
         self._pool = None
         self._kept = None
@@ -131,7 +137,10 @@ class Ray(Engine):
         return self._pool
 
     def _store_clients(self, clients: Clients) -> Any:
-        """Put the participants into Ray's store, unless those of the last round are the same."""
+        """Put the participants into Ray's store.
+
+        If they are those of the last round, the stored ones are used again.
+        """
         if self._kept is None or not has_same_clients(self._kept.clients, clients):
             self._kept = StoredClients(clients, import_ray().put(vars(clients)))
         return self._kept.place

@@ -83,7 +83,10 @@ Answer = tuple[NDArray[Any], Columns, Columns]
 
 
 def receive_updates(part: slice, answer: Answer) -> LocalUpdates:
-    """Copy a worker's answer into memory of this process: Ray's is free again at once."""
+    """Copy a worker's answer into memory of this process.
+
+    Ray's memory is free again at once.
+    """
     updates, measurements, memory = answer
     return LocalUpdates(
         part,
@@ -100,9 +103,10 @@ class Worker:
         self._job: Job | None = None
 
     def open(self, specification: str, versions: Mapping[str, str]) -> str:
-        """Rebuild the job with data of this machine. Returns the machine and the process.
+        """Rebuild the job with data of this machine.
 
-        `versions` are those of the run that sends work: other versions would give other bits.
+        Return the machine and the process. `versions` are those of the run that sends work: other versions would give
+        other bits.
         """
         torch.set_num_threads(1)
         machine = platform.node()
@@ -113,7 +117,10 @@ class Worker:
         return f"{machine}, process {os.getpid()}"
 
     def train(self, sent: SentTask, clients: Mapping[str, NDArray[Any]], part: slice) -> tuple[str, Answer]:
-        """Train the participants `part` of a round. The answer has a word before it, which Ray sends at once."""
+        """Train the participants `part` of a round.
+
+        The answer has a word before it, which Ray sends at once.
+        """
         assert self._job is not None
         trained = self._job.train(sent.to_task(clients), part)
         return DONE, (to_array(trained.updates), vars(trained.measurements), arrays_of(trained.memory))
@@ -142,5 +149,8 @@ def arrays_of(state: Mapping[str, Tensor]) -> Columns:
 
 
 def to_tensor(values: NDArray[Any]) -> Tensor:
-    """Copy an array to a tensor: Ray's arrays are read-only, and pinned while in use."""
+    """Copy an array to a tensor.
+
+    Ray's arrays are read-only, and pinned while in use.
+    """
     return torch.from_numpy(values.copy())

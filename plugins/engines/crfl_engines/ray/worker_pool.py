@@ -54,7 +54,10 @@ class PartQueue:
 
     @property
     def next(self) -> int | None:
-        """Return the part whose turn it is, or None if it is not done yet."""
+        """Return the part whose turn it is.
+
+        The result is None if that part is not done yet.
+        """
         return self._first if self._first in self.answers else None
 
     @property
@@ -67,7 +70,10 @@ class PartQueue:
         ]
 
     def take(self, ahead: int) -> int | None:
-        """Take the first part that is left, if it is not too far ahead of the next one."""
+        """Take the first part that is left.
+
+        The result is None if no part is left, or if the first is too far ahead of the next one.
+        """
         if not self._left or self._left[0] >= self._first + ahead:
             return None
         return self._left.pop(0)
@@ -120,7 +126,10 @@ class WorkerPool:
         return len(self._workers)
 
     def start(self) -> None:
-        """Start all workers and wait for them. Raises `RunError` if they do not come."""
+        """Start all workers and wait for them.
+
+        Raises `RunError` if they do not come.
+        """
         self._enough_until = time.monotonic()
         for _ in range(self._wanted):
             self._start_worker()
@@ -159,7 +168,10 @@ class WorkerPool:
         self._starting = {}
 
     def _assign(self, method: str, shared: tuple[Any, ...], shift: PartQueue) -> None:
-        """Assign parts to workers; none gets a second part before all have one."""
+        """Assign parts to workers.
+
+        A worker gets a second part only when all have one.
+        """
         for load in range(PARTS_PER_WORKER):
             for hand in self._workers:
                 if len(hand.calls) != load:
@@ -194,7 +206,10 @@ class WorkerPool:
             shift.store(*hand.calls.pop(word))
 
     def _fetch_next(self, shift: PartQueue) -> Iterator[tuple[slice, Any]]:
-        """Yield the next part if it is done; fetch those behind it meanwhile."""
+        """Yield the next part if it is done.
+
+        Parts behind it are fetched meanwhile.
+        """
         if (number := shift.next) is None:
             return
         if coming := shift.upcoming:
@@ -231,7 +246,10 @@ class WorkerPool:
             )
 
     def _start_worker(self) -> None:
-        """Start one more worker on the least loaded machine, unless too many have died."""
+        """Start one more worker on the least loaded machine.
+
+        It does nothing if too many workers have died.
+        """
         if not self._starts_left:
             return
         self._starts_left -= 1
@@ -255,7 +273,10 @@ class WorkerPool:
                 self._workers.append(hand)
 
     def _check_cluster(self) -> None:
-        """Raise `RunError` if the control store is gone: Ray itself would end this process without a word."""
+        """Raise `RunError` if the control store is gone.
+
+        Ray itself would end this process without a message.
+        """
         if time.monotonic() < self._looked + LOOK_SECONDS:
             return
         gone = time.monotonic() + GONE_SECONDS

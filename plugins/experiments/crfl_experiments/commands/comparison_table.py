@@ -52,7 +52,10 @@ def measure_table(comparison: Comparison, measure: str) -> RenderableType:
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
-    """Return the last word of every key where it is unique; the type of a plugin gets its kind."""
+    """Return the last word of every key where it is unique.
+
+    Other keys stay whole. The type of a plugin gets the kind of the plugin as its word.
+    """
     words = [[part for part in key.removesuffix(".type").split(".") if not part.isdigit()][-1] for key in keys]
     return [word if words.count(word) == 1 else key for key, word in zip(keys, words, strict=True)]
 

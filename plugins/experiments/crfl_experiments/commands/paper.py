@@ -92,7 +92,10 @@ def reproduce(
 
 
 def verdict_lines(result: Reproduction, *, quiet: bool) -> str:
-    """Return every verdict in a line, failed cells, and the path of the page."""
+    """Return the verdicts, failed cells and the path of the page.
+
+    Each verdict has a line. With `quiet` the text is the path alone.
+    """
     if quiet:
         return str(result.path)
     lines = [
@@ -157,7 +160,10 @@ def radius(
 
 
 def show_divergence(result: Calculation) -> None:
-    """Print what Theorem 2 says of the deltas, and Theorem 1 of the vote."""
+    """Print the bound of Theorem 2 and the answer of Theorem 1.
+
+    Theorem 2 is about the deltas, Theorem 1 about the vote.
+    """
     first = result.divergence[0]
     last = result.divergence[-1]
     eps = {t.symbol: t.value for t in result.terms}["eps"]

@@ -49,7 +49,7 @@ class Point(Table):
 
     @property
     def strength(self) -> float:
-        """Return S, the factor by which one attacker can multiply a gradient shift."""
+        """Return S, an attacker's largest factor on a gradient shift."""
         poisoned = self.steps * self.poison_ratio
         return float(formulas.attack_strength(self.weight, self.scale, self.learning_rate, poisoned))
 
@@ -107,7 +107,10 @@ def radius(point: Point) -> Calculation:
 
 
 def paper_terms(point: Point) -> tuple[Term, ...]:
-    """Return the terms of Corollary 1 of the paper; S is that of the other rules as well."""
+    """Return the terms of Corollary 1 of the paper.
+
+    The other rules have the same S.
+    """
     after = point.rounds_after
     contraction = formulas.log_contraction([point.clip_norm] * after, [point.noise_std] * after)
     return (
@@ -127,7 +130,10 @@ def paper_terms(point: Point) -> tuple[Term, ...]:
 
 
 def pathwise_terms(point: Point) -> tuple[Term, ...]:
-    """Return the drift that the vote tolerates under both rules, and the drift that moved samples cause."""
+    """Return the terms of the pathwise and tail rules.
+
+    They are the drift that the vote tolerates under both rules, and the drift that moved samples cause.
+    """
     noise = point.noise_std
     rounds = point.rounds_after + 1
     threshold = float(formulas.gaussian_threshold(point.p_a, point.p_b))
@@ -161,7 +167,10 @@ def paper_radius(point: Point, terms: Mapping[str, float]) -> float:
 
 
 def paper_divergence(point: Point, terms: Mapping[str, float]) -> tuple[float, ...]:
-    """Calculate the bound of Theorem 2 after the attacked round and after every later one."""
+    """Calculate the bound of Theorem 2 for every round.
+
+    The first value is after the attacked round, the others are after each later round.
+    """
     deltas = point.deltas if len(point.deltas) == point.attackers else point.deltas * point.attackers
     added = formulas.attack_divergence(
         deltas, noise_std=point.noise_std, lipschitz=terms["L_Z"], strengths=[terms["S"]] * point.attackers

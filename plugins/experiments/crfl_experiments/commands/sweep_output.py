@@ -57,7 +57,10 @@ def parse_values(raw: str, option: str) -> list[Any]:
 
 
 def open_for_resume(path: Path, *, changes: bool, trust: bool) -> tuple[Definition, Path]:
-    """Open the sweep of a folder to resume it, and refuse changes and untrusted folders."""
+    """Open the sweep of a folder to resume it.
+
+    Raises `ConfigError` for changes and `StoreError` for a folder that needs trust.
+    """
     folder = SweepFolder.open(path)
     if changes:
         raise ConfigError(f"{path}: holds a sweep, which resumes with its own options: leave the others out")
@@ -67,7 +70,10 @@ def open_for_resume(path: Path, *, changes: bool, trust: bool) -> tuple[Definiti
 
 
 def check_cells(definition: Definition, path: Path) -> None:
-    """Raise `StoreError` if a sweep in a folder runs third-party code, or writes elsewhere: that needs `--trust`."""
+    """Raise `StoreError` if a sweep in a folder needs `--trust`.
+
+    It needs it if it runs third-party code or writes outside the folder.
+    """
     fixed = settings_outside_table(definition.table)
     keys = {key for choice in read_choices(definition.table, 0) for key in (*fixed, *choice.settings)}
     if any(key.split(".")[0] == "plugins" for key in keys):
@@ -120,7 +126,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 
 def source_note(plan: Plan, planned: Mapping[str, Plan]) -> str:
-    """Name the cell whose training a cell copies; empty if there is none."""
+    """Name the cell whose training a cell copies.
+
+    The text is empty if the cell trains itself.
+    """
     return "" if plan.source is None else f"  <- the training of {planned[plan.source].cell.title}"
 
 
@@ -136,7 +145,10 @@ def print_result(path: Path, failures: Mapping[str, str], *, as_json: bool, quie
 
 
 def result_json(result: SweepResult, failures: Mapping[str, str]) -> dict[str, Any]:
-    """Return the sweep as JSON: every cell with its state, and the long table."""
+    """Return the sweep as JSON.
+
+    It has every cell with its state, and the long table.
+    """
     cells = [
         {
             "cell": one.cell.name,
@@ -158,7 +170,7 @@ def json_number(value: Any) -> Any:
 
 
 def print_tables(result: SweepResult, failures: Mapping[str, str]) -> None:
-    """Print a table of the comparison, the failed cells, and where the files are."""
+    """Print the comparison, the failed cells and the files' places."""
     from crfl_experiments.commands.comparison_table import comparison_table
     from crfl_experiments.comparison import compare_runs, runs_of_sweep
 
@@ -174,7 +186,9 @@ def print_tables(result: SweepResult, failures: Mapping[str, str]) -> None:
 
 
 def failure_lines(failures: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for every reason of failure, with the first cell that has it.
+    """Yield a line for every reason of failure.
+
+    The line names the first cell with that reason.
 
     >>> list(failure_lines({"a": "no such rule", "b": "no such rule", "c": "killed"}))
     ['failed: a and 1 more: no such rule', 'failed: c: killed']

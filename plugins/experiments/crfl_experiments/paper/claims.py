@@ -78,7 +78,10 @@ class MeasureTest:
     measure: Measure
 
     def measured_text(self, points: Sequence[Point]) -> str:
-        """Return the mean at every point, with the deviation over seeds; of a curve its start."""
+        """Return the mean at every point, with the deviation over seeds.
+
+        For a curve this is the mean at its start.
+        """
         parts = [
             f"{format_mean([float(one[0]) for one in each.values()])} at {point_name(point)}"
             for point, each in zip(points, self.measure.values(points), strict=True)
@@ -103,7 +106,7 @@ class PairTest(MeasureTest, ABC):
 
     @abstractmethod
     def margin(self, mine: Array, other: Array) -> float:
-        """Return a number that is positive where the claim is true of a pair."""
+        """Return a positive number where the claim holds for a pair."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,10 @@ class Ordered(PairTest):
         return smallest_difference(mine, other, self._sign)
 
     def measured_text(self, points: Sequence[Point]) -> str:
-        """Return the means; of curves also the radius from which a step holds."""
+        """Return the means and, of curves, the first valid radius.
+
+        The step of the claim holds from that radius on.
+        """
         if not self.measure.over_radii:
             return super().measured_text(points)
         radii = common_radii(points)
@@ -149,7 +155,9 @@ class Ordered(PairTest):
 
 
 def first_radius(low: Array, high: Array, radii: Sequence[float], sign: float) -> float:
-    """Return the radius from which one curve lies above another; infinite if there is none.
+    """Return the radius from which one curve lies above another.
+
+    The result is infinite if there is none.
 
     >>> first_radius(np.array([0.9, 0.5, 0.2, 0.0]), np.array([0.8, 0.6, 0.3, 0.0]), [0.0, 1.0, 2.0, 3.0], 1.0)
     1.0
@@ -161,7 +169,9 @@ def first_radius(low: Array, high: Array, radii: Sequence[float], sign: float) -
 
 
 def smallest_difference(low: Array, high: Array, sign: float) -> float:
-    """Return the smallest difference of two curves, as far as one of both reaches.
+    """Return the smallest difference of two curves.
+
+    It is taken over radii that one of the two reaches.
 
     >>> smallest_difference(np.array([0.5, 0.0, 0.0]), np.array([0.7, 0.1, 0.0]), 1.0)
     0.1
@@ -182,7 +192,10 @@ class Within(MeasureTest):
         return f"{self.measure.name} is at most {self.most:g}"
 
     def margins(self, points: Sequence[Point]) -> Margins:
-        """Return the distance to the limit. A value at the limit is allowed."""
+        """Return the distance to the limit.
+
+        A value at the limit is allowed.
+        """
         return {
             f"{point.figure} {point_name(point)}": [self.most - float(one.max()) + 1e-12 for one in each.values()]
             for point, each in zip(points, self.measure.values(points), strict=True)

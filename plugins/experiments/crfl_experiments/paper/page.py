@@ -268,7 +268,10 @@ def number_row(
 
 
 def distance_table(figure: Figure, points: Sequence[Point], sound: Sequence[SoundAnswer]) -> tuple[Row, ...]:
-    """Return the distances to the clean model, and the bounds that no attack exceeds."""
+    """Return the distances to the clean model and the sound bounds.
+
+    No attack exceeds the bounds.
+    """
     bounds = ("sound bound in round t_adv", "in the last round") if sound else ()
     rows = [(figure.symbol, *(column.title for column in DISTANCE_COLUMNS), *bounds)]
     for point in points:

@@ -69,7 +69,10 @@ class Study:
 
     @property
     def growth(self) -> list[float]:
-        """Return the factor by which the radius grows from the first T to the last, for each rho / sigma."""
+        """Return the growth of the radius for each rho / sigma.
+
+        The growth is the radius at the last T divided by the radius at the first T.
+        """
         with np.errstate(over="ignore"):
             return [float(one) for one in np.exp(self.log_radii[:, -1] - self.log_radii[:, 0])]
 

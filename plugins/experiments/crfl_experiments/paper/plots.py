@@ -57,7 +57,10 @@ def draw_figure(
 def curve_panels(
     figure: Figure, points: Sequence[Point], sound: Sequence[SoundAnswer], test_set: str, *, rate: bool = False
 ) -> list[Panel]:
-    """Return a panel for each series: certified accuracy, or rate, against the radius."""
+    """Return a panel for each series.
+
+    It shows certified accuracy, or with `rate` the certified rate, against the radius.
+    """
     from crfl_reports.figures import Panel
 
     label = "certified rate" if rate else "certified accuracy"
@@ -85,12 +88,18 @@ def reach_of(point: Point, test_set: str) -> float:
 
 
 def line_radii(reach: float, end: float) -> Array:
-    """Return the radii of a line: up to its own reach, from where it is 0."""
+    """Return the radii at which a line is drawn.
+
+    They run up to the line's own reach; beyond it the line is 0.
+    """
     return np.array([*np.linspace(0.0, reach, RADII), reach * (1 + 1e-9), end])
 
 
 def share_at(radii: Array, test_set: str, rate: bool) -> Callable[[Reading], Array]:
-    """Return a function for certified rate or accuracy of a cell at some radii."""
+    """Return a function that reads a cell's certified accuracy.
+
+    It reads the accuracy at some radii, or with `rate` the certified rate.
+    """
 
     def of(one: Reading) -> Array:
         samples = one.samples(test_set)
@@ -100,7 +109,10 @@ def share_at(radii: Array, test_set: str, rate: bool) -> Callable[[Reading], Arr
 
 
 def sound_lines(figure: Figure, answers: Sequence[SoundAnswer], end: float, test_set: str, *, rate: bool) -> list[Line]:
-    """Return a horizontal line for each sound answer; those that coincide have one name."""
+    """Return a horizontal line for each sound answer.
+
+    Lines that coincide have one name.
+    """
     shares = [answer.share(test_set, rate=rate) for answer in answers]
     order = sorted(range(len(answers)), key=lambda place: float(np.mean(shares[place])))
     groups: list[list[int]] = []
@@ -137,7 +149,10 @@ def base_accuracy(one: Reading) -> float:
 
 
 def distance_panel(figure: Figure, points: Sequence[Point], sound: Sequence[SoundAnswer]) -> Panel:
-    """Return the distance from the attacked round on, and the bound that no attack exceeds."""
+    """Return the distance from the attacked round on.
+
+    The panel also shows the bound that no attack exceeds.
+    """
     from crfl_reports.figures import Panel
 
     lines = []
@@ -180,9 +195,9 @@ def band_line(name: str, x: Array, rows: Array, *, dark: bool = False) -> Line:
 
 
 def compress_svg(picture: bytes) -> bytes:
-    """Round coordinates to two digits, a hundredth of a point, and remove indentation.
+    """Round coordinates to two digits and remove indentation.
 
-    What is written in it stays.
+    Two digits are a hundredth of a point. The texts of the image stay.
 
     >>> compress_svg(b'<path d="M 12.345678 -0.1 \\n  L 3 4.5004"/><text x="1.2345">sigma = 0.005</text>')
     b'<path d="M 12.35 -0.1 \\nL 3 4.5"/><text x="1.23">sigma = 0.005</text>'

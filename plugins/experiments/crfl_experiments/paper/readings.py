@@ -119,7 +119,10 @@ class Reading:
 
     @cached_property
     def distances(self) -> Array:
-        """Return the L2 distances of the clipped models to the clean twin, from the attacked round on."""
+        """Return the L2 distances of the clipped models to the clean twin.
+
+        There is one distance for every round from the attacked one on.
+        """
         assert self.twin is not None
         run = self.cell.run
         twin = self.twin.run
@@ -145,7 +148,7 @@ class Reading:
 
     @cached_property
     def _loosened(self) -> float:
-        """Return the factor on radii that makes them use the L_Z of another round."""
+        """Return the factor that makes radii use another round's L_Z."""
         if self.loose_round is None:
             return 1.0
         ledger = self.cell.run.ledger
@@ -165,7 +168,10 @@ def samples_of(rows: Sequence[dict[str, str]], factor: float = 1.0) -> Samples:
 
 @lru_cache(maxsize=1)
 def load_test_samples(dataset: Dataset) -> tuple[Array, NDArray[np.int64]]:
-    """Load the test samples of a dataset: scaled inputs and labels. The paper has no feature maps."""
+    """Load the scaled test inputs and the labels of a dataset.
+
+    The paper has no feature maps.
+    """
     data = dataset.load()
     return np.asarray(data.test_x, np.float64), np.asarray(data.test_y)
 
@@ -201,7 +207,10 @@ class Source:
 
 
 def group_cells(source: Source, cells: Iterable[CellResult]) -> list[Point]:
-    """Group the cells of a figure by series and value, in ascending order, without reference cells."""
+    """Group the cells of a figure by series and value.
+
+    The points are in ascending order. Reference cells and unfinished cells are left out.
+    """
     finished = [one for one in cells if one.note.state == "finished"]
     found: dict[tuple[str, float], dict[int, Reading]] = {}
     twins = {one.settings["seed"]: one for one in finished if one.cell.config.attack is None}
@@ -216,14 +225,20 @@ def group_cells(source: Source, cells: Iterable[CellResult]) -> list[Point]:
 
 
 def noise_free_point(source: Source, cells: Iterable[CellResult]) -> Point | None:
-    """Return the cells trained without noise, for which the paper's radius does not exist."""
+    """Return the cells trained without noise.
+
+    The paper's radius does not exist for them. The result is None if there are none.
+    """
     finished = [one for one in cells if one.note.state == "finished" and is_noise_free(one)]
     readings = {one.settings["seed"]: Reading(one, first=source.first) for one in finished}
     return Point(source.figure, 0.0, "", readings) if readings else None
 
 
 def is_reference(cell: CellResult) -> bool:
-    """Return whether other cells are compared with a cell: a clean twin, or one for its accuracy."""
+    """Return whether other cells are compared with a cell.
+
+    Such a cell is a clean twin, or a noise-free run for the accuracy.
+    """
     return not cell.cell.config.certificates and (cell.cell.config.attack is None or is_noise_free(cell))
 
 
@@ -280,7 +295,10 @@ def rising_share(distances: Array) -> Array:
 
 
 def area_ratio(reading: Reading) -> float:
-    """Divide the area of backdoored samples by that of clean ones; infinite if the latter is zero."""
+    """Divide the area of backdoored samples by that of clean ones.
+
+    The result is infinite if the area of clean samples is zero.
+    """
     target = reading.target
     clean = reading.samples().without(target).area
     return reading.samples(BACKDOORED).without(target).area / clean if clean else math.inf
@@ -292,7 +310,9 @@ SETS_APART = Measure(
 
 
 def format_mean(values: Sequence[float]) -> str:
-    """Format the mean, and the standard deviation over seeds if there are several.
+    """Format the mean of some values.
+
+    If they differ, the text also has their standard deviation over seeds.
 
     >>> format_mean([0.7134]), format_mean([0.71, 0.73]), format_mean([1.986, 1.986])
     ('0.713', '0.72 ± 0.014', '1.99')

@@ -74,13 +74,12 @@ def reproduce(  # noqa: PLR0913  # as many options as people may give to the com
     workers: int | None = None,
     quiet: bool = True,
 ) -> Reproduction:
-    """Run figures of the paper, all by default, draw them and write one page.
+    """Run figures of the paper, draw them and write one page.
 
-    The page keeps the figures that the same folder had before. One is named as in `names`, or by its dataset or its
-    name alone. `fast` takes few test samples and fewer,
-    larger local steps; `authors` does what their published code does where the paper says something else. `sound` puts
-    the same questions to a sound certificate. `overrides` are `key=value` texts that count in every cell, above what
-    figures fix.
+    By default these are all figures. One is named as in `names`, or by its dataset or its name alone. The page keeps
+    the figures that the same folder had before. `fast` takes few test samples and fewer, larger local steps; `authors`
+    does what their published code does where the paper says something else. `sound` puts the same questions to a sound
+    certificate. `overrides` are `key=value` texts that count in every cell, above what figures fix.
     """
     options = ReproductionOptions(seeds, fast, tuple(overrides), authors=authors)
     chosen, with_phi = select_figures(figures)
@@ -123,7 +122,10 @@ class DatasetRunner:
         self.sections += [self._section(dataset, figure, measured) for figure in figures]
 
     def _cells(self, definition: Definition, name: str, needed: set[str]) -> list[CellResult]:
-        """Run the cells of some figures in the sweep that the dataset's figures share; return all cells."""
+        """Run the cells of some figures and return all cells.
+
+        All figures of the dataset share one sweep.
+        """
         from crfl_experiments.sweeps.folder import SweepFolder
         from crfl_experiments.sweeps.sweep_runner import run_sweep
 
@@ -161,7 +163,10 @@ class DatasetRunner:
 
 
 def select_figures(figures: Sequence[str]) -> tuple[list[Chosen], bool]:
-    """Return the chosen figures in the order of the paper, and whether the study of Phi is chosen."""
+    """Return the chosen figures in the order of the paper.
+
+    The second value says whether the study of Phi is chosen.
+    """
     known = [(dataset, figure) for dataset in DATASETS for figure in FIGURES if dataset in figure.datasets]
     answers = {name for name in figures if name == phi.NAME}
     found = []
@@ -206,7 +211,10 @@ def save_drawing(drawing: Drawing, name: str, place: Path) -> str:
 
 
 def merge_sections(place: Path, sections: Sequence[Section]) -> list[Section]:
-    """Merge these figures with those that an earlier command left in the folder."""
+    """Merge these figures with those already in the folder.
+
+    An earlier command left those.
+    """
     file = place / SECTIONS
     known = [*read_sections(file), *sections]
     order = list(figure_titles())
@@ -219,7 +227,10 @@ def merge_sections(place: Path, sections: Sequence[Section]) -> list[Section]:
 
 
 def read_sections(file: Path) -> list[Section]:
-    """Read the sections of an earlier command; none if another version wrote them."""
+    """Read the sections of an earlier command.
+
+    The list is empty if another version wrote them or the file is missing.
+    """
     try:
         return TypeAdapter(list[Section]).validate_json(file.read_bytes())
     except (OSError, ValidationError):
@@ -252,23 +263,29 @@ class FinishedCells:
     sound_cells: Sequence[CellResult] = field(default_factory=list)
 
     def points(self, figure: Figure) -> list[Point]:
-        """Return the points of a figure, or of all figures that it reads."""
+        """Return the points of a figure or of its source figures."""
         sources = [one for one in figures_with_cells(self.dataset) if one.name in (figure.sources or (figure.name,))]
         return [point for one in sources for point in group_cells(self._source(one), self._own(one))]
 
     def noise_free(self, figure: Figure) -> Point | None:
-        """Return the runs of a figure without noise; None if it has none."""
+        """Return the runs of a figure without noise.
+
+        The result is None if the figure has none.
+        """
         return noise_free_point(self._source(figure), self._own(figure))
 
     def answers(self, figure: Figure, points: Sequence[Point]) -> list[SoundAnswer]:
-        """Return the answers of the sound certificate to the question of a figure."""
+        """Return the sound certificate's answers to the question of a figure."""
         values = [point.value for point in points]
         return find_answers(
             figure.sound_question, list(dict.fromkeys(values)), self.sound_cells, FIRST.get(self.dataset)
         )
 
     def findings(self, figure: Figure, points: Sequence[Point]) -> Iterator[Finding]:
-        """Yield every test of every claim, also for all test samples where the paper takes a part."""
+        """Yield every test of every claim.
+
+        Where the paper takes a part of the test samples, a test is also judged for all of them.
+        """
         parts = [point for point in points if any(is_part(point))] and figure.name != "closeness"
         for claim in figure.claims:
             for test in claim.tests:
@@ -279,7 +296,10 @@ class FinishedCells:
                 )
 
     def sound_remark(self, figure: Figure, found: Sequence[SoundAnswer]) -> tuple[str, ...]:
-        """Describe the question to the sound certificate, and the accuracy of its models."""
+        """Describe the question to the sound certificate.
+
+        The remark also has the accuracy of its models.
+        """
         if not found:
             return (f"*Sound:* {figure.sound_question.words} Not measured: no cell is finished.",)
         accuracy = format_mean(found[0].accuracy)

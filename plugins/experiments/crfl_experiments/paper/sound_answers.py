@@ -59,7 +59,10 @@ class SoundAnswer:
 
     @property
     def accuracy(self) -> list[float]:
-        """Return the accuracy of every seed: predictions of this certificate are the model's own."""
+        """Return the accuracy of every seed.
+
+        The predictions of this certificate are the model's own.
+        """
         return self.point.of(lambda one: float(one.samples().right.mean()))
 
     @property
@@ -71,7 +74,10 @@ class SoundAnswer:
 def find_answers(
     beside: SoundQuestion, values: Sequence[float], cells: Sequence[CellResult], first: int | None
 ) -> list[SoundAnswer]:
-    """Return the answers at those values of a figure's axis that have one."""
+    """Return the answers at the values of a figure's axis.
+
+    Values without an answer are left out.
+    """
     own = [one for one in cells if one.settings[FIGURE_KEY] == beside.figure]
     points = group_cells(Source(beside.figure, beside.axis, first=first, certificate=CERTIFICATE), own)
     if not points:
@@ -84,9 +90,10 @@ def find_answers(
 
 
 def distance_bounds(answer: SoundAnswer, attacked: int) -> Array:
-    """Bound the distance to the clean model after an attack of one client, by seed and round.
+    """Bound the distance to the clean model after one client's attack.
 
-    Formulas alone: what the client may submit is capped, and every later round keeps only a part of a difference.
+    The bounds are by seed and round. They come from formulas alone: what the client may submit is capped, and every
+    later round keeps only a part of a difference.
     """
     rows = []
     for one in answer.point.readings.values():

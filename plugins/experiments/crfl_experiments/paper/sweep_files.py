@@ -79,7 +79,10 @@ class ReproductionOptions:
     authors: bool = False
 
     def settings(self, dataset: str) -> dict[str, Any]:
-        """Return the settings of every cell of the paper's figures, whatever a figure says."""
+        """Return the settings of every cell of the paper's figures.
+
+        They override what a figure says.
+        """
         authors = AUTHORS[dataset] if self.authors else {}
         return {**authors, **self._fast_settings(dataset), **self._override_settings()}
 
@@ -89,7 +92,10 @@ class ReproductionOptions:
         return {key: value for key, value in settings.items() if key.startswith(KEYS_OF_BOTH)}
 
     def folder(self, dataset: str) -> str:
-        """Return the name of the folder with the runs of a dataset; other options have other folders."""
+        """Return the name of the folder with a dataset's runs.
+
+        Other options give other names.
+        """
         parts = [dataset]
         if self.authors:
             parts.append("authors")
@@ -104,7 +110,10 @@ class ReproductionOptions:
         return {key: value for key, value in FAST[dataset].items() if not (other_data and key.startswith("dataset."))}
 
     def _names_other_data(self, dataset: str) -> bool:
-        """Return whether an override takes another dataset, which may have fewer samples than `--fast` takes."""
+        """Return whether an override takes another dataset.
+
+        That dataset may have fewer samples than `--fast` takes.
+        """
         settings = self._override_settings()
         chosen = settings.get("dataset")
         named = settings.get("dataset.type", chosen.get("type") if isinstance(chosen, Mapping) else chosen)
@@ -119,7 +128,10 @@ class ReproductionOptions:
 
 
 def figures_sweep(dataset: str, options: ReproductionOptions) -> Definition:
-    """Build the sweep with the cells of all figures of a dataset; `let.figure` tells them apart."""
+    """Build the sweep with the cells of all figures of a dataset.
+
+    `let.figure` tells the figures apart.
+    """
     definition = define(SWEEPS / f"{dataset}.toml")
     settings = options.settings(dataset)
     items = [override_item(item, settings) for item in definition.table["list"]]
@@ -130,7 +142,10 @@ def figures_sweep(dataset: str, options: ReproductionOptions) -> Definition:
 
 
 def override_item(item: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop from an item what the settings of every cell replace; a figure that certifies nothing keeps doing so."""
+    """Drop from an item what the settings of every cell replace.
+
+    A figure that certifies nothing keeps doing so.
+    """
     parts = {key: value for key, value in item.items() if key in PARTS}
     figure_settings = flatten_settings({key: value for key, value in item.items() if key not in PARTS})
     kept = {key: value for key, value in figure_settings.items() if key not in settings or value == []}
@@ -148,7 +163,10 @@ def sound_sweep(dataset: str, options: ReproductionOptions) -> Definition:
 
 
 def missing_data_remedy(dataset: str, options: ReproductionOptions) -> str:
-    """Return the command that brings the missing files of a dataset; empty if none is missing."""
+    """Return the command that brings a dataset's missing files.
+
+    The text is empty if no file is missing.
+    """
     tree = define(SWEEPS / f"{dataset}.toml").tree
     overrides = [override for override in options.overrides if not override.startswith("let.")]
     plugin = load_config(tree, overrides=overrides).config.dataset

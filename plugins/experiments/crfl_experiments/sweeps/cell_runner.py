@@ -82,9 +82,9 @@ class RoundReporter(Tracker):
 
 
 def run_cell(job: Job, on_round: OnRound) -> Shared:
-    """Run a cell to its end and return what it took from another cell.
+    """Run a cell to its end.
 
-    A finished cell is left alone.
+    Return what the cell took from another cell. A finished cell is left alone.
     """
     try:
         return run_or_resume(job, on_round)
@@ -95,7 +95,10 @@ def run_cell(job: Job, on_round: OnRound) -> Shared:
 
 
 def run_or_resume(job: Job, on_round: OnRound) -> Shared:
-    """Run a cell as `run_cell` does, with the store's own messages about damage."""
+    """Run a cell as `run_cell` does.
+
+    Errors about damage have the store's own messages.
+    """
     if run_state(job.path) == "finished":
         return "nothing"
     is_copied = job.source is not None and take_training(job, job.source)
@@ -105,14 +108,20 @@ def run_or_resume(job: Job, on_round: OnRound) -> Shared:
 
 
 def stack_trackers(job: Job) -> Iterator[VoteTurns]:
-    """Yield the tracker that lets a cell of a stack wait for its turn."""
+    """Yield the tracker that makes a cell of a stack wait.
+
+    The cell waits for its turn.
+    """
     engine = read_config(job)["engine"]
     if engine["type"] == "stacked":
         yield name_tracker("turns", VoteTurns(place=engine.get("place", 0)))
 
 
 def name_tracker(name: str, tracker: AnyTracker) -> AnyTracker:
-    """Give a tracker that is not in the config a name for messages."""
+    """Give a tracker a name for messages.
+
+    The config does not name it.
+    """
     tracker._configured_as = name
     return tracker
 
@@ -123,7 +132,10 @@ def read_config(job: Job) -> dict[str, Any]:
 
 
 def run_state(path: Path) -> str | None:
-    """Read how far a run has come; None if there is no run."""
+    """Read how far a run has come.
+
+    The result is None if the path holds none.
+    """
     if not path.exists():
         return None
     try:
@@ -153,9 +165,10 @@ def take_training(job: Job, source: Path) -> bool:
 
 
 def copy_training(path: Path, source: RunResult) -> bool:
-    """Copy all rounds of a finished run into one that was just created; False if they do not fit.
+    """Copy all rounds of a finished run into a new run.
 
-    Votes on the same questions are copied as well if they use the same random numbers.
+    Votes on the same questions are copied as well if they use the same random numbers. Return False if the rounds do
+    not fit.
     """
     target = RunDirectory(path)
     with target.lock():
@@ -177,13 +190,19 @@ def copy_training(path: Path, source: RunResult) -> bool:
 
 
 def has_same_rounds(facts: RunFacts, source: RunFacts) -> bool:
-    """Tell whether two runs play the same rounds, and the source kept every model that the other one needs."""
+    """Return whether a run can take its rounds from another.
+
+    Both must play the same rounds, and the source must have kept every model that the run needs.
+    """
     is_same = all(value == getattr(facts, name) for name, value in source if name not in FACTS_THAT_MAY_DIFFER)
     return is_same and set(facts.resampled) <= set(source.resampled)
 
 
 def keeps_distances(run: RunResult) -> bool:
-    """Tell whether the ledger of a run holds its distances to the clean twin."""
+    """Return whether a run keeps its distances to the clean twin.
+
+    The ledger holds them.
+    """
     return run.config.storage.keep == "distances"
 
 
@@ -203,6 +222,9 @@ def copy_votes(target: RunDirectory, facts: RunFacts, source: RunResult) -> None
 
 
 def vote_seed(run: RunResult) -> int | str:
-    """Return the seed of the votes of a run; "secret" if it was drawn in secret."""
+    """Return the seed of the votes of a run.
+
+    The result is "secret" if the seed was drawn in secret.
+    """
     own_seed = run.config.seeds.votes
     return run.config.seed if own_seed is None else own_seed

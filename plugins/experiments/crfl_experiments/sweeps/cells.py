@@ -82,7 +82,10 @@ class Definition:
         return str(self.tree.get("name", "run"))
 
     def cells(self) -> list[Cell]:
-        """Return every cell once, in the order of the table. Raises `ConfigError` before anything is run."""
+        """Return every cell once, in the order of the table.
+
+        Raises `ConfigError` before anything is run.
+        """
         try:
             seed = self.tree.get("seed", 0)
             found: dict[str, Cell] = {}
@@ -100,9 +103,9 @@ class Definition:
 
 
 def define(config: Any = None, overrides: Sequence[str] = (), parts: Mapping[str, Any] | None = None) -> Definition:
-    """Read the sweep that a config describes; `parts` replace parts of its `[sweep]` table.
+    """Read the sweep that a config describes.
 
-    `overrides` are `key=value` texts that count in every cell.
+    `parts` replace parts of its `[sweep]` table. `overrides` are `key=value` texts that count in every cell.
     """
     tree, _ = read_source(config)
     table = tree.pop(SWEEP, {})
@@ -141,7 +144,10 @@ def load_cell_config(tree: Tree, settings: Settings) -> LoadedConfig:
 
 
 def config_keys(settings: Settings) -> Iterator[tuple[str, Any]]:
-    """Yield the settings that are keys of a config, without names that begin with `let.`."""
+    """Yield the settings that are keys of a config.
+
+    Names that begin with `let.` are left out.
+    """
     return ((key, value) for key, value in settings.items() if not key.startswith(FREE_PREFIX))
 
 
@@ -153,7 +159,10 @@ class KeyLookup:
         self._chosen = dict(chosen)
 
     def value_of(self, key: str) -> Any:
-        """Return the value of a key. Raises `KeyError` with a phrase that says why it has none."""
+        """Return the value of a key.
+
+        Raises `KeyError` with a phrase that says why the key has no value.
+        """
         if key in self._chosen:
             return self._chosen[key]
         here: Any = config_tree(load_cell_config(self._tree, self._chosen).config)
@@ -204,9 +213,10 @@ class StackPlace(NamedTuple):
 
 
 def place_in_stacks(configs: Sequence[RunConfig]) -> list[StackPlace]:
-    """Give configs that differ in the server's part alone places in a stack of models.
+    """Give configs places in stacks of models.
 
-    Configs with the same training have one place, because their bits must be the same.
+    Configs of a stack differ in the server's part alone. Configs with the same training have one place, because their
+    bits must be the same.
     """
     families: dict[str, dict[str, list[int]]] = {}
     for number, config in enumerate(configs):
@@ -224,7 +234,9 @@ def place_in_stacks(configs: Sequence[RunConfig]) -> list[StackPlace]:
 
 
 def split_evenly(count: int) -> list[tuple[int, int]]:
-    """Split models into as few stacks as possible of nearly equal size, as (first, number); one model is not a stack.
+    """Split models into as few stacks as possible of nearly equal size.
+
+    A stack is a pair (first, number). One model alone makes no stack.
 
     >>> split_evenly(10)
     [(0, 5), (5, 5)]
@@ -237,7 +249,7 @@ def split_evenly(count: int) -> list[tuple[int, int]]:
 
 
 def with_stack_engine(config: RunConfig, models: int, place: int) -> RunConfig:
-    """Copy a config with the engine that trains it at a place in a stack."""
+    """Copy a config with the engine of a place in a stack."""
     tree = config_tree(config)
     chunk = tree["engine"].get("chunk_clients")
     tree["engine"] = {"type": "stacked", "models": models, "place": place}

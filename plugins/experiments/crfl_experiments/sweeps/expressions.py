@@ -67,7 +67,10 @@ class Expression:
         self.keys = tuple(dict.fromkeys(self._keys(self._tree)))
 
     def value(self, lookup: Lookup) -> Any:
-        """Compute the value. A key alone may have any value; in arithmetic all values are numbers."""
+        """Compute the value.
+
+        A key alone may have any value; in arithmetic all values are numbers.
+        """
         if (key := self._key_of(self._tree)) is not None:
             return self._found(key, self._tree, lookup)
         try:
@@ -83,7 +86,10 @@ class Expression:
         return ConfigError(f"sweep.linked: {self.key} = {self.text!r}: {what}", key=self.key)
 
     def _keys(self, node: ast.expr) -> Iterator[str]:
-        """Yield every key; raises for anything that is neither a key nor arithmetic."""
+        """Yield every key of the expression.
+
+        Raises `ConfigError` for anything that is neither a key nor arithmetic.
+        """
         if (key := self._key_of(node)) is not None:
             yield key
             return
@@ -105,7 +111,10 @@ class Expression:
         raise self.error(f"{position_text(node)} {ast.unparse(node)} is not arithmetic: use {ALLOWED}")
 
     def _key_of(self, node: ast.expr) -> str | None:
-        """Return the dotted key that a name stands for; None for anything else."""
+        """Return the dotted key that a name stands for.
+
+        The result is None for anything else.
+        """
         if isinstance(node, ast.Name):
             return node.id
         if isinstance(node, ast.Attribute) and (above := self._key_of(node.value)) is not None:
@@ -153,7 +162,10 @@ def position_text(node: ast.expr) -> str:
 
 
 def sort_links(expressions: dict[str, Expression]) -> list[Expression]:
-    """Sort expressions so that each comes after those it needs. Raises `ConfigError` for a cycle."""
+    """Sort expressions so that each comes after those it needs.
+
+    Raises `ConfigError` for a cycle.
+    """
     ordered: list[Expression] = []
     open_keys: list[str] = []
 

@@ -44,7 +44,10 @@ class SweepFolder(RecordedDirectory):
 
     @classmethod
     def open_or_create(cls, path: Path, definition: Definition) -> SweepFolder:
-        """Create the folder of a sweep, or open it to resume. Raises `StoreError` if it holds another sweep."""
+        """Create the folder of a sweep, or open it to resume.
+
+        Raises `StoreError` if the folder holds another sweep.
+        """
         folder = cls(path)
         text = sweep_file_text(definition)
         if path.exists() and not path.is_dir():
@@ -63,7 +66,10 @@ class SweepFolder(RecordedDirectory):
 
     @classmethod
     def open(cls, path: Path) -> SweepFolder:
-        """Open the folder of a sweep. Raises `StoreError` if the folder does not hold one."""
+        """Open the folder of a sweep.
+
+        Raises `StoreError` if the folder does not hold one.
+        """
         folder = cls(path)
         if not folder.has_marker:
             raise StoreError(f"{path}: no folder of a sweep: give the path that `crfl sweep` printed")
@@ -83,7 +89,10 @@ class SweepFolder(RecordedDirectory):
         return self.path / "cells" / name
 
     def note(self, name: str) -> Note:
-        """Read how a cell ended. A run that is finished counts as finished, whatever its note says."""
+        """Read how a cell ended.
+
+        A cell whose note is missing, unreadable or waiting counts as finished if its run is finished.
+        """
         try:
             note = Note(**json.loads((self.path / "notes" / f"{name}.json").read_bytes()))
         except (OSError, ValueError, TypeError):

@@ -67,13 +67,16 @@ class Overview:
             self._console.print(printable(self.line(event)), markup=False, soft_wrap=True)
 
     def line(self, event: Event) -> str:
-        """Return the line of a cell that ended, with the progress of the sweep."""
+        """Return the line of a cell that ended.
+
+        It also has the progress of the sweep.
+        """
         title = self._schedule.plans[event.cell].cell.title
         how = event.kind if event.kind == "finished" else f"failed: {event.said['reason']}"
         return f"{self.counts()}  {title}: {how}"
 
     def counts(self) -> str:
-        """Return how many cells are done, and how long the rest will take."""
+        """Return the number of finished cells and the time left."""
         schedule = self._schedule
         failed = f", {len(schedule.failed)} failed" if schedule.failed else ""
         return f"{len(schedule.finished)}/{len(schedule.plans)} cells{failed}{self.time_left()}"
@@ -125,7 +128,10 @@ def phase_text(rounds: tuple[int, int] | None) -> str:
 
 
 def estimate_remaining(schedule: Schedule, now: float) -> float | None:
-    """Estimate the seconds of work left from the cost of similar cells. None if no cell has begun."""
+    """Estimate the seconds of work left from the cost of similar cells.
+
+    The result is None if no cell has begun.
+    """
     took: dict[str, list[float]] = {}
     for name, plan in schedule.plans.items():
         if name in schedule.finished and schedule.notes[name].seconds:

@@ -53,11 +53,17 @@ class Worker:
         return self._process.stdout.fileno()
 
     def keep_log(self, log: Path) -> None:
-        """Set the file for the output of plugins. This is the first line that a worker reads."""
+        """Set the file for the output of plugins.
+
+        This is the first line that a worker reads.
+        """
         self._tell(json.dumps(str(log.absolute())))
 
     def start(self, jobs: Sequence[Job], most_at_once: int) -> None:
-        """Send it one cell, or a stack of cells for which it may use several threads."""
+        """Send the worker one cell, or a stack of cells.
+
+        For a stack it may use several threads.
+        """
         self.busy = [job.name for job in jobs]
         self._tell(jobs_to_line(jobs, most_at_once))
 
@@ -108,7 +114,10 @@ EARLY_WORKERS: list[Worker] = []
 
 @contextmanager
 def start_worker_early() -> Iterator[None]:
-    """Start a worker while this process still reads its input. The first pool takes it."""
+    """Start a worker while this process still reads its input.
+
+    The first pool takes it.
+    """
     EARLY_WORKERS.append(Worker())
     try:
         yield
@@ -169,9 +178,9 @@ class Pool:
 
 
 def jobs_to_line(jobs: Sequence[Job], most_at_once: int = 1) -> str:
-    """Write jobs as a line for a worker. Paths are absolute: workers may stand in other folders.
+    """Write jobs as a line for a worker.
 
-    Workers may stand in folders of their own, so paths are whole ones.
+    Paths are absolute, because a worker may run in another folder.
     """
     plain = [
         {key: str(one.absolute()) if isinstance(one, Path) else one for key, one in job._asdict().items()}

@@ -31,7 +31,10 @@ STORE_MIB = 128
 
 @contextmanager
 def connect_to_cluster(workers: int | None) -> Iterator[int]:
-    """Connect to the running cluster or the one of RAY_ADDRESS, else start one; yield its CPUs."""
+    """Connect to a Ray cluster and yield its number of CPUs.
+
+    This is the running cluster or the one of RAY_ADDRESS, else a new one.
+    """
     try:
         CONNECTION.acquire(ClusterRequest("auto", workers or available_processors(), STORE_MIB))
     except OptionError as error:
@@ -120,7 +123,10 @@ class RayPool:
             )
 
     def _read_events(self, worker: ClusterWorker) -> Iterator[Event]:
-        """Yield the events of a worker; cells of a lost one move to another, and fail in the end."""
+        """Yield the events of a worker.
+
+        Cells of a lost worker move to another one. A cell fails after too many losses.
+        """
         errors = self._ray.exceptions.RayError
         try:
             has_ended = bool(self._ray.wait([worker.work], timeout=0)[0])
@@ -136,7 +142,10 @@ class RayPool:
             yield from self._report_lost(worker, str(error).strip().partition("\n")[0])
 
     def _report_lost(self, worker: ClusterWorker, why: str) -> Iterator[Event]:
-        """Move the cells of a lost worker to another one; cells with too many losses fail."""
+        """Move the cells of a lost worker to another one.
+
+        Yield a failure for every cell with too many losses.
+        """
         jobs = [*worker.jobs.values()]
         worker.jobs = {}
         self._ray.kill(worker.handle)
@@ -173,7 +182,10 @@ class CellActor:
         self._must_end = False
 
     def work(self, line: str) -> None:
-        """Run one job, or a stack of them; `take_messages` reports how they end."""
+        """Run one job or a stack of jobs.
+
+        `take_messages` reports how they end.
+        """
         import torch
 
         from crfl_experiments.sweeps.worker import run_jobs

@@ -86,7 +86,10 @@ class SweepResult:
         return pandas.DataFrame(self.rows, columns=self.columns)
 
     def plot(self, against: str | None = None, measure: str | None = None) -> Figure:
-        """Draw certified accuracy against the radius, or a measure along a key that was varied."""
+        """Draw certified accuracy against the radius.
+
+        With `against`, draw a measure along that key, which was varied.
+        """
         from crfl_experiments.comparison import runs_of_sweep
         from crfl_experiments.comparison_figure import comparison_figure
 
@@ -122,7 +125,10 @@ Row = dict[str, Any]
 
 
 def measure_rows(metrics: Metrics) -> Iterator[Row]:
-    """Yield every number of a run, with its measure, certificate, level, test set and radius."""
+    """Yield every number of a run as a row.
+
+    A row has measure, certificate, level, test set, radius and value.
+    """
 
     def plain(measure: str, value: float | None, test_set: str = "clean") -> Iterator[Row]:
         if value is not None:
@@ -155,7 +161,10 @@ def measure_rows(metrics: Metrics) -> Iterator[Row]:
 
 
 def collect_rows(folder: SweepFolder, cells: Iterable[Cell]) -> tuple[list[Row], dict[str, str]]:
-    """Return the rows of all finished cells, and why some finished cells cannot be read."""
+    """Return the rows of all finished cells.
+
+    The second value says why some finished cells cannot be read.
+    """
     found: list[Row] = []
     damaged: dict[str, str] = {}
     for cell in cells:
@@ -205,7 +214,10 @@ def parquet_bytes(names: Sequence[str], table: Sequence[Mapping[str, Any]]) -> b
 
 
 def to_one_type(values: list[Any]) -> list[Any]:
-    """Convert a column to one type: numbers if all values are numbers, else texts."""
+    """Convert a column to one type.
+
+    If all values are numbers the type is a number, else text.
+    """
     given = [value for value in values if value is not None]
     if all(isinstance(value, bool) for value in given) or all(isinstance(value, str) for value in given):
         return values

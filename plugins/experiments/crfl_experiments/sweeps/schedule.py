@@ -34,7 +34,10 @@ class Plan:
 
 
 def plan_cells(cells: Sequence[Cell]) -> list[Plan]:
-    """Decide which cell copies which training, in the order in which cells should start."""
+    """Decide which cell copies the training of which other cell.
+
+    The plans are in the order in which cells should start.
+    """
     families: dict[str, list[Cell]] = {}
     for cell in cells:
         families.setdefault(training_key(cell.config), []).append(cell)
@@ -62,7 +65,10 @@ class Schedule:
 
     @property
     def jobs_left(self) -> int:
-        """Return the number of jobs that wait; cells of one stack are one job."""
+        """Return the number of jobs that wait.
+
+        The cells of one stack are one job.
+        """
         return len({self.plans[name].cell.stack or name for name in self.waiting})
 
     @property
@@ -71,7 +77,10 @@ class Schedule:
         return not self.waiting and not self.running
 
     def start_next(self) -> list[Job]:
-        """Mark the next cell, or stack of cells, as running and return its jobs; empty if none can start."""
+        """Mark the next cell or stack as running and return its jobs.
+
+        The list is empty if none can start.
+        """
         waiting = [self.plans[name] for name in self.waiting]
         first = next((plan for plan in waiting if self._can_start(plan)), None)
         if first is None:
@@ -83,7 +92,10 @@ class Schedule:
         return [self._job(plan) for plan in chosen]
 
     def record(self, event: Event) -> None:
-        """Record an event of a cell; when the cell has ended, write its note."""
+        """Record an event of a cell.
+
+        When the cell has ended, write its note.
+        """
         name = event.cell
         if event.kind == "round":
             self.rounds[name] = event.said["round"], event.said["rounds"]
@@ -100,7 +112,10 @@ class Schedule:
         self.folder.write_note(name, note)
 
     def _can_start(self, plan: Plan) -> bool:
-        """Return whether the source of a cell has ended; a cell trains itself if its source failed."""
+        """Return whether the source of a cell has ended.
+
+        A cell whose source failed trains itself.
+        """
         return plan.source is None or plan.source in self.finished | self.failed
 
     def _job(self, plan: Plan) -> Job:

@@ -108,7 +108,10 @@ def run_sweep(
 
 
 def warn_of_differences(cells: Sequence[Cell]) -> None:
-    """Warn if attacks of cells differ in attackers, rounds or scale although no key of the sweep says so."""
+    """Warn if attacks differ in what no key of the sweep sets.
+
+    The warning is about attackers, rounds and scale.
+    """
     attacks = list(dict.fromkeys(cell.attack for cell in cells if cell.attack is not None))
     if note := difference_note(attacks, {key for cell in cells for key in cell.columns}):
         warnings.warn(note, CrflWarning, stacklevel=3)
@@ -118,7 +121,10 @@ def warn_of_differences(cells: Sequence[Cell]) -> None:
 def connect_workers(
     engine: str, workers: int | None, folder: SweepFolder
 ) -> Iterator[tuple[int, Callable[[int], RayPool] | None]]:
-    """Yield the number of cells that can run at once, and for Ray the function that makes a pool of that size."""
+    """Yield the number of cells that can run at once.
+
+    For Ray, also yield the function that makes a pool of that size.
+    """
     if engine == "local":
         yield count_cores(), None
         return
@@ -149,10 +155,11 @@ class TableUpdater:
 def run_cells(
     schedule: Schedule, workers: int, on_event: OnEvent, make_pool: Callable[[], Pool | RayPool] | None = None
 ) -> None:
-    """Run every cell that is not finished; `on_event` is called after every event, and now and then without one.
+    """Run every cell that is not finished.
 
-    A failure is noted and does not stop other cells. Ctrl-C ends all workers, whose cells resume later. `make_pool`
-    makes other workers than processes of this machine.
+    `on_event` is called after every event, and now and then without one. A failure is noted and does not stop other
+    cells. Ctrl-C ends all workers, whose cells resume later. `make_pool` makes other workers than processes of this
+    machine.
     """
     folder = schedule.folder
     (folder.path / "cells").mkdir(exist_ok=True)
@@ -184,7 +191,10 @@ def run_in_pool(schedule: Schedule, make_pool: Callable[[], Pool | RayPool], on_
 
 
 def run_here(schedule: Schedule, on_event: OnEvent) -> None:
-    """Run the cells in this process, one after the other, in one thread as workers do."""
+    """Run the cells in this process, one after the other.
+
+    PyTorch uses one thread, as in workers.
+    """
     import torch
 
     threads = torch.get_num_threads()

@@ -49,9 +49,9 @@ class Choice:
 
 
 def read_choices(table: Mapping[str, Any], first_seed: int) -> list[Choice]:
-    """Return every cell of a `[sweep]` table in written order; the last axis varies fastest.
+    """Return every cell of a `[sweep]` table in written order.
 
-    Raises `ConfigError` for whatever is not valid, before anything is run.
+    The last axis varies fastest. Raises `ConfigError` for anything invalid, before any run.
     """
     if not isinstance(table, Mapping):
         raise ConfigError(f"sweep: must be a table, found {table!r}", key="sweep")
@@ -105,7 +105,10 @@ def combine_axes(axes: Sequence[Sequence[Choice]], where: str) -> list[Choice]:
 
 
 def zip_axis(table: Any, where: str) -> list[list[Choice]]:
-    """Return the axis along which several keys change together; empty if there are no keys."""
+    """Return the axis along which several keys change together.
+
+    The list is empty if there are no keys.
+    """
     columns = read_columns(table, where)
     lengths = {key: len(values) for key, values in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -116,7 +119,10 @@ def zip_axis(table: Any, where: str) -> list[list[Choice]]:
 
 
 def list_axis(items: Any, where: str) -> list[Choice]:
-    """Return cells one after the other; each item may be a table of cells."""
+    """Return the cells of a list one after the other.
+
+    Each item may be a table of cells.
+    """
     if not isinstance(items, list | tuple) or not items or not all(isinstance(item, Mapping) for item in items):
         raise ConfigError(f"{where}: must be a list of tables with settings, and not empty", key=where)
     found = []
@@ -150,7 +156,10 @@ def settings_outside_table(table: Mapping[str, Any]) -> Settings:
 
 
 def read_columns(table: Any, where: str) -> dict[str, list[Any]]:
-    """Return the values of every key; tables within tables are part of the key."""
+    """Return the values of every key.
+
+    Tables within tables are part of the key.
+    """
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: must be a table of keys with lists of values, found {table!r}", key=where)
     found: dict[str, list[Any]] = {}
@@ -167,7 +176,10 @@ def read_columns(table: Any, where: str) -> dict[str, list[Any]]:
 
 
 def flatten_settings(settings: Mapping[str, Any]) -> Settings:
-    """Return settings under dotted keys. A table that names a plugin stays whole, with its options."""
+    """Return settings under dotted keys.
+
+    A table that names a plugin stays whole, with its options.
+    """
     found: Settings = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value and "type" not in value:

@@ -34,7 +34,10 @@ def toml_inline(value: Any) -> str:
 
 
 def table_value(value: Any) -> Any:
-    """Return a value for a table: a plugin without options by its name, lists and tables as text."""
+    """Return a value as a table shows it.
+
+    A plugin without options is its name; lists and other tables are text.
+    """
     if isinstance(value, Mapping) and set(value) == {"type"}:
         return value["type"]
     return toml_inline(value) if isinstance(value, Mapping | list | tuple) else value
@@ -74,7 +77,9 @@ def split_values(text: str) -> list[str]:
 
 
 def directory_name(settings: Mapping[str, Any]) -> str:
-    """Build the beginning of a directory's name from settings, valid on every file system.
+    """Build the beginning of a directory's name from settings.
+
+    The text is valid on every file system.
 
     >>> directory_name({"attack.scale": 10, "aggregation": "rfa", "seed": 3})
     'scale-10_aggregation-rfa_seed-3'
@@ -93,7 +98,10 @@ def config_tree(config: RunConfig) -> Tree:
 
 
 def lookup_part(value: Any, part: str) -> Any:
-    """Look up a part of a key; items of lists are found by position, name or type."""
+    """Look up a part of a key in a table or list.
+
+    Items of lists are found by position, name or type. The result is None if the part does not exist.
+    """
     if isinstance(value, Mapping):
         return value.get(part)
     if isinstance(value, list | tuple):

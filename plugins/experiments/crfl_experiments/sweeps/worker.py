@@ -52,7 +52,10 @@ def main() -> None:
 
 
 def write_to(line: str) -> None:
-    """Append standard output and standard error to a file; an empty line means that the parent has gone."""
+    """Append standard output and standard error to a file.
+
+    The line is the path of the file as JSON. An empty line means that the parent process has ended.
+    """
     if line:
         with os.fdopen(open_regular(Path(json.loads(line)), os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
             os.dup2(file.fileno(), 2)
@@ -65,7 +68,10 @@ def end(_number: int, _frame: object) -> NoReturn:
 
 
 def run_jobs(line: str, say: Say) -> None:
-    """Run one cell, or a stack of cells that train together, and report how they end."""
+    """Run one cell or a stack of cells, and report their end.
+
+    The cells of a stack train together.
+    """
     given = json.loads(line)
     jobs = [parse_job(fields) for fields in given["jobs"]]
     with warnings.catch_warnings():
@@ -77,7 +83,10 @@ def run_jobs(line: str, say: Say) -> None:
 
 
 def run_stack(jobs: Sequence[Job], most_at_once: int, say: Say) -> None:
-    """Run the cells of a stack side by side, in a thread each."""
+    """Run the cells of a stack side by side.
+
+    Each cell has a thread.
+    """
     from crfl_engines.stacked import CURRENT_BARRIER, RoundBarrier, StackInterrupted
 
     from crfl_experiments.sweeps.cell_runner import read_config
@@ -148,7 +157,10 @@ def parse_job(fields: dict[str, Any]) -> Job:
 
 
 def failure_reason(error: Exception) -> str:
-    """Return why a cell failed, in a sentence; unexpected errors with their class."""
+    """Return why a cell failed, in a sentence.
+
+    The text of an unexpected error starts with its class.
+    """
     from crfl_core import CrflError
 
     # A cell is handed over as a mapping: which one it is says its own name.

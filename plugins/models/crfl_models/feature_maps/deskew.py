@@ -43,7 +43,10 @@ class BoundDeskew(BoundMap):
         return inputs
 
     def _sources(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute where each pixel is read: rows (m, height, 1), columns (m, height, width)."""
+        """Compute where each pixel is read.
+
+        The rows are (m, height, 1), the columns are (m, height, width).
+        """
         _, height, width = self.image_shape
         ink = flat.clamp(min=0).view(-1, height, width)
         ink = ink / ink.amax((1, 2), keepdim=True).clamp(min=torch.finfo(flat.dtype).tiny)
@@ -61,7 +64,10 @@ class BoundDeskew(BoundMap):
         return rows, columns
 
     def _pixels(self, flat: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """Read the pixels at whole coordinates, (m, height, width); 0 outside of the image."""
+        """Read the pixels at whole coordinates, (m, height, width).
+
+        Pixels outside of the image are 0.
+        """
         _, height, width = self.image_shape
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         places = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)

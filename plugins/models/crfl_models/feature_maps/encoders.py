@@ -63,7 +63,7 @@ class BoundFrozen(BoundMap):
         return output.flatten(1).to(rows)
 
     def _in(self, rows: Tensor) -> nn.Module:
-        """Return the module in the precision and on the device of the inputs."""
+        """Return the module in the inputs' precision and on their device."""
         key = rows.dtype, rows.device
         with GENERATOR_LOCK:
             if key not in self._copies:
@@ -118,9 +118,9 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
 
 
 def read_tensors(path: Path, option: str, expected: str | None) -> tuple[dict[str, Tensor], str]:
-    """Read the tensors of a safetensors file, which holds no code, and its digest.
+    """Read the tensors of a safetensors file, and its digest.
 
-    Raises `OptionError`.
+    The file holds no code. Raises `OptionError`.
     """
     content, found = read_weights_file(path, option, expected)
     try:
@@ -130,9 +130,9 @@ def read_tensors(path: Path, option: str, expected: str | None) -> tuple[dict[st
 
 
 def read_state(path: Path, option: str, expected: str | None) -> dict[str, Tensor]:
-    """Read the state of a module: a safetensors file, or a state dict as `torch.save` writes it, without running code.
+    """Read the state of a module without running code.
 
-    Raises `OptionError`.
+    The file is a safetensors file, or a state dict as `torch.save` writes it. Raises `OptionError`.
     """
     if path.suffix == ".safetensors":
         return read_tensors(path, option, expected)[0]
@@ -148,7 +148,11 @@ def read_state(path: Path, option: str, expected: str | None) -> dict[str, Tenso
 
 
 def read_weights_file(path: Path, option: str, expected: str | None) -> tuple[bytes, str]:
-    """Read a file and its SHA-256, which must be the `expected` one if there is one. Raises `OptionError`."""
+    """Read a file and its SHA-256.
+
+    Raises `OptionError` if the file cannot be read, or if its SHA-256 is not the `expected` one. With `expected` None
+    any is accepted.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -196,9 +200,9 @@ class BoundLayers(BoundMap):
         return x * (self._options.radius / norms.clamp(min=self._options.radius))
 
     def norm_bound(self, inputs: float) -> float:
-        """Apply `||W x + b|| <= ||W|| ||x|| + ||b||` layer by layer.
+        """Bound the norm of outputs layer by layer.
 
-        No activation makes a vector longer.
+        It applies `||W x + b|| <= ||W|| ||x|| + ||b||`. No activation makes a vector longer.
         """
         for number, layer in enumerate(self._layers):
             inputs = (layer.weight_norm * inputs if layer.weight_norm else 0.0) + layer.bias_norm
@@ -237,7 +241,10 @@ class StoredLayers(FeatureMap):
 
 
 def read_layers(tensors: dict[str, Tensor], inputs: int) -> list[Layer] | str:
-    """Return the layers of a file, in order, or a text that says what is wrong with them."""
+    """Return the layers of a file, in order.
+
+    If something is wrong with them, return a text that says it.
+    """
     known = {name for name in tensors if re.fullmatch(r"(.*\.)?(weight|bias)", name)}
     weights = sorted((name for name in known if name.endswith("weight")), key=natural_sort_key)
     biases = {name.removesuffix("weight") + "bias" for name in weights}

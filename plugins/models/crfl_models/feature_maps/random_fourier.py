@@ -43,7 +43,10 @@ class RandomFourier(FeatureMap):
     seed: int = Field(0, ge=0, description="seed of the frequencies, which are public")
 
     def bind(self, inputs: int) -> BoundMap:
-        """Draw the frequencies, which depend on the options alone and not on the run's seed."""
+        """Draw the frequencies.
+
+        They depend on the options alone and not on the run's seed.
+        """
         if self.outputs % 2:
             raise OptionError("outputs", f"must be even, one cosine and one sine each, found {self.outputs}")
         generator = Streams(self.seed).generator("data/random-fourier")

@@ -109,7 +109,10 @@ class BoundLogarithm(BoundMap):
         return torch.copysign(torch.log1p(self._scale * x.abs()), x)
 
     def norm_bound(self, inputs: float) -> float:
-        """Return the smaller of two bounds: by the slope at 0, and by the largest number d times."""
+        """Return the smaller of two bounds.
+
+        One is by the slope at 0, the other by the largest number d times.
+        """
         return min(self._scale * inputs, math.sqrt(self.outputs) * math.log1p(self._scale * inputs))
 
 

@@ -53,9 +53,9 @@ class BoundScattering(BoundMap):
         return self.lipschitz * inputs
 
     def _scatter(self, images: Tensor) -> Tensor:
-        """Compute order 0, order 1 at both scales, and order 2 from fine to coarse.
+        """Compute the scattering coefficients, (m, paths, rows, columns).
 
-        The shape is (m, paths, rows, columns).
+        They are order 0, order 1 at both scales, and order 2 from fine to coarse.
         """
         below = self._side - self._height - CELL_PIXELS // 2
         right = self._side - self._width - CELL_PIXELS // 2
@@ -88,9 +88,9 @@ class BoundScattering(BoundMap):
         return found
 
     def _lipschitz_constant(self) -> float:
-        """Compute the Lipschitz constant from the norms of the linear steps on all paths.
+        """Compute the Lipschitz constant from the norms of all paths.
 
-        The modulus brings no two points farther apart.
+        The norms are those of the linear steps on a path. The modulus brings no two points farther apart.
         """
         whole, half = (
             math.prod(float(torch.linalg.matrix_norm(side, 2)) for side in pair) ** 2
@@ -115,7 +115,10 @@ class Scattering(ImageMap):
     angles: int = Field(8, ge=1, le=32, description="directions of the wavelets, evenly spaced over 180 degrees")
 
     def bind_image(self, shape: tuple[int, ...]) -> BoundMap:
-        """Map (channels, height, width) to (channels paths, height / 4, width / 4), rounded up."""
+        """Return the map for images of this shape, (channels, height, width).
+
+        Its outputs are (channels paths, height / 4, width / 4), rounded up.
+        """
         return BoundScattering(shape, self.angles)
 
 
@@ -153,24 +156,27 @@ def morlet(side: int, sigma: float, frequency: float, angle: float, slant: float
 
 
 def averaging_matrix(side: int, sigma: float, places: range) -> Tensor:
-    """Return Gaussian averages around some pixels of a circle, (places, side); rows sum to 1."""
+    """Return Gaussian averages around some pixels of a circle, (places, side).
+
+    The rows sum to 1.
+    """
     pixels = torch.arange(side, dtype=torch.float64)
     bell = torch.stack([torch.exp(-(pixels + side * turn).square() / (2 * sigma**2)) for turn in PERIODS]).sum(0)
     return torch.stack([bell.roll(place) for place in places]) / bell.sum()
 
 
 def operator_norm(filters: Tensor) -> float:
-    """Compute the largest factor by which convolution with all filters lengthens a signal.
+    """Compute the largest factor by which filters lengthen a signal.
 
-    Filters are (..., side, side) transforms.
+    The factor is that of convolution with all filters. Filters are (..., side, side) transforms.
     """
     return math.sqrt(float(filters.square().flatten(0, -3).sum(0).max()))
 
 
 def half_rate_norm(folded: Tensor) -> float:
-    """Compute the norm if only every second pixel of every second row is kept.
+    """Compute the norm of filters at half the rate.
 
-    `folded` are (filters, 2, half, 2, half).
+    Only every second pixel of every second row is kept. `folded` are (filters, 2, half, 2, half).
 
     Four frequencies of the signal become one, so the norm is the largest of a small matrix for each frequency.
     """

@@ -38,7 +38,10 @@ class BoundWhiten(BoundMap):
         return torch.where(norms > 0, z / norms, z)
 
     def norm_bound(self, inputs: float) -> float:
-        """Return 1, or less if inputs are so short that all stay inside the ball."""
+        """Return 1, or less for short inputs.
+
+        Inputs are short if all stay inside the ball.
+        """
         if self._radius is None:
             return 1.0
         return min(1.0, self._stretch * (inputs + float(self._mean.norm())) / self._radius)
@@ -115,10 +118,11 @@ IMAGES_PER_BATCH = 100
 
 
 def draw_strokes(count: int, height: int, width: int, seed: int) -> NDArray[np.float64]:
-    """Draw grey images of one to three joined Bezier curves, (count, height width), 0 to 1.
+    """Draw grey images of one to three joined Bezier curves.
 
-    Curves keep to the middle of the image, as digits do; the pen is 2 to 4 % of the image's side wide. The same images
-    for the same arguments, and the first ones are the same for every count.
+    The images have the shape (count, height width) and values from 0 to 1. Curves keep to the middle of the image, as
+    digits do; the pen is 2 to 4 % of the image's side wide. The same arguments give the same images, and the first ones
+    are the same for every count.
     """
     generator = Streams(seed).generator("data/strokes")
     blocks = [draw_images(generator, height, width) for _ in range(0, count, IMAGES_PER_BATCH)]
@@ -143,9 +147,9 @@ def draw_images(generator: np.random.Generator, height: int, width: int) -> NDAr
 
 
 def pen_trails(generator: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Draw the trails of the pen, (images, MAX_CURVES POINTS_PER_CURVE, 2), and which are drawn.
+    """Draw the trails of the pen and the mask of drawn points.
 
-    Coordinates are shares of the image's side.
+    The trails are (images, MAX_CURVES POINTS_PER_CURVE, 2). Coordinates are shares of the image's side.
     """
     controls = generator.uniform(0.15, 0.85, (IMAGES_PER_BATCH, MAX_CURVES, 4, 2))
     controls[:, 1:, 0] = controls[:, :-1, 3]

@@ -111,7 +111,10 @@ def ending(report: Path, program: str = "crfl") -> Iterator[str]:
 
 
 def story_lines(results: Sequence[RunResult], *, plain: bool, colours: bool = False) -> Iterator[str]:
-    """Yield the story, line by line; with colours, successful attacks are red and proofs green."""
+    """Yield the story, line by line.
+
+    With colours, successful attacks are red and proofs green.
+    """
     red = partial(style, colour="red") if colours else str
     green = partial(style, colour="green") if colours else str
     yield "Ten clients learn to read digits. One of them plants a backdoor: an image with a"
@@ -134,7 +137,10 @@ def style(text: str, colour: str) -> str:
 
 
 def table(results: Sequence[RunResult], red: Colour, green: Colour) -> Iterator[str]:
-    """Yield a row for each federation: accuracy, backdoor success, and what is proved against 1, 2, 3 clients."""
+    """Yield a table row for each federation.
+
+    A row shows the accuracy, the success of the backdoor, and what is proved against 1, 2 and 3 clients.
+    """
     yield f"{'':28}{'accuracy':>8}{'backdoor':>10}   proved against 1, 2, 3 clients"
     for row, result in zip(DEMO_RUNS, results, strict=True):
         metrics = result.metrics
@@ -147,7 +153,7 @@ def table(results: Sequence[RunResult], red: Colour, green: Colour) -> Iterator[
 
 
 def proof_text(curve: Curve | None) -> str:
-    """Write what is proved against 1, 2 and 3 clients, in a row."""
+    """Write the accuracy proved against 1, 2 and 3 clients."""
     if curve is None:
         return "nothing"
     if curve.by_clients:
@@ -157,7 +163,10 @@ def proof_text(curve: Curve | None) -> str:
 
 
 def clean_curve(result: RunResult) -> Curve | None:
-    """Return the certified curve of the clean test images; None if there is none."""
+    """Return the certified curve of the clean test images.
+
+    The result is None if the run has none.
+    """
     return next((curve for curve in result.metrics.curves if curve.test_set == "clean"), None)
 
 
@@ -171,7 +180,9 @@ def percent(share: float) -> str:
 
 
 def chart(shares: Sequence[float], labels: Sequence[str], *, plain: bool = False) -> Iterator[str]:
-    """Draw shares between 0 and 1 as bars, with their labels below; `plain` uses ASCII alone.
+    """Draw shares between 0 and 1 as bars with labels below.
+
+    With `plain` the bars are ASCII characters.
 
     >>> print("\\n".join(chart([1.0, 0.5], ["0", "1"], plain=True)))
     100 %  ####
@@ -189,6 +200,6 @@ def chart(shares: Sequence[float], labels: Sequence[str], *, plain: bool = False
 
 
 def block(height: float, *, plain: bool) -> str:
-    """Return one character of a bar: how much of its line is filled."""
+    """Return one character of a bar, filled as far as `height`."""
     filled = min(1.0, max(0.0, height))
     return ("#" if filled >= 0.5 else " ") if plain else EIGHTHS[round(filled * 8)]

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def run_places(paths: Sequence[Path]) -> list[Path]:
-    """Return the runs at some paths; a sweep stands for all of its finished cells."""
+    """Return the runs at some paths.
+
+    A sweep stands for all of its finished cells. Raises `StoreError` if there are none.
+    """
     found = [place for path in paths for place in run_paths(path)]
     if not found:
         raise StoreError(f"{paths[0]}: no cell is finished yet: continue with `crfl sweep {paths[0]}`")
@@ -27,7 +30,10 @@ def run_places(paths: Sequence[Path]) -> list[Path]:
 
 
 def draw_figures(runs: Sequence[RunResult], names: Sequence[str] | None) -> tuple[dict[str, Figure], list[str]]:
-    """Draw the named figures, or all that can be drawn; also return the names of the others."""
+    """Draw the named figures, or all that can be drawn.
+
+    Also return the names of the figures that cannot be drawn.
+    """
     if names:
         return {name: plot(runs, name) for name in dict.fromkeys(names)}, []
     found = {}

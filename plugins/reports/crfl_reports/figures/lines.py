@@ -122,10 +122,10 @@ def lines_figure(
 def panels_figure(
     panels: Sequence[Panel], *, columns: int = 2, title: str = "", marked: str = "", thin: str = "", each: bool = False
 ) -> Figure:
-    """Draw panels in rows, with one legend to their right: equal names are equal lines.
+    """Draw panels in rows, with one legend to their right.
 
-    `marked` is what the legend calls the places that panels mark, `thin` what it calls lines that belong to others.
-    With `each`, every panel has a legend of its own, and colours start again.
+    Lines with equal names are the same line. `marked` is what the legend calls the places that panels mark, `thin` what
+    it calls lines that belong to others. With `each`, every panel has a legend of its own, and colours start again.
     """
     groups = [[panel] for panel in panels] if each else [panels]
     columns = min(columns, len(panels))
@@ -143,7 +143,10 @@ def panels_figure(
 
 
 def draw_panels(figure: PaperFigure, panels: Sequence[Panel], marked: str, thin: str) -> dict[str, Any]:
-    """Draw panels that share a legend, not placed yet; return the entries of the legend."""
+    """Draw panels that share a legend.
+
+    Return the entries of the legend, which is not placed yet.
+    """
     looks = looks_of(panels)
     shown = dict[str, Any]()
     for panel in panels:
@@ -201,7 +204,7 @@ def numbers(axes: Axes) -> list[str]:
 
 
 def draw(axes: Axes, panel: Panel, looks: Mapping[str, Look]) -> dict[str, Any]:
-    """Draw the lines of one panel; return the artists that stand for them in a legend."""
+    """Draw the lines of one panel and return their legend artists."""
     shown = {}
     end = right_end(axes, panel)
     for line in panel.lines:
@@ -257,7 +260,10 @@ def finish(axes: Axes, panel: Panel) -> None:
 
 
 def right_end(axes: Axes, panel: Panel) -> float:
-    """Return the place of infinity on this axis, and set the ticks that show it."""
+    """Return the place of infinity on this axis and mark it.
+
+    The axis gets ticks that show infinity.
+    """
     from matplotlib.ticker import MaxNLocator
 
     found: Numbers = np.concatenate([np.asarray(line.x, np.float64) for line in panel.lines] or [np.zeros(0)])

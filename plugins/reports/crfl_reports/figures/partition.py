@@ -33,7 +33,9 @@ LOG_FROM = 30.0
 
 
 def partition_figure(held: ArrayLike, class_names: Sequence[str], client_names: Sequence[str] = ()) -> Figure:
-    """Draw the size of every client and, as a heat map, its samples of each class.
+    """Draw each client's size and its samples of each class.
+
+    The samples of each class are a heat map.
 
     Clients without names are numbered. More than 60 clients are sorted, by size above and by their most frequent class
     below, and averaged in columns.
@@ -118,9 +120,10 @@ def draw_summary(panels: Places, counts: NDArray[np.int64]) -> None:
 
 
 def neighbours(held: ArrayLike, columns: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Average counts (classes, clients) in columns of clients with the same most frequent class.
+    """Average counts (classes, clients) in columns of neighbouring clients.
 
-    The means of the columns, and which of the sorted clients is the first of each.
+    The clients are sorted by their most frequent class, then by size. Return the means of the columns, and which of the
+    sorted clients is the first of each.
     """
     counts = np.asarray(held, np.int64)
     clients = counts.shape[1]
@@ -130,7 +133,10 @@ def neighbours(held: ArrayLike, columns: int) -> tuple[NDArray[np.float64], NDAr
 
 
 def draw_heat(panels: Places, counts: NDArray[Any], label: str, limits: tuple[float, float]) -> None:
-    """Draw counts as colours between two limits of the horizontal axis; white where there are none."""
+    """Draw counts as colours between two limits of the horizontal axis.
+
+    Counts of 0 are white.
+    """
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
@@ -147,7 +153,10 @@ def draw_heat(panels: Places, counts: NDArray[Any], label: str, limits: tuple[fl
 
 
 def scale(counts: NDArray[Any]) -> Normalize:
-    """Return the colour scale of counts, logarithmic if few of them are far above the others."""
+    """Return the colour scale of counts.
+
+    The scale is logarithmic if a few counts are far above the others.
+    """
     from matplotlib.colors import LogNorm, Normalize
 
     held = counts[counts > 0]
@@ -156,7 +165,10 @@ def scale(counts: NDArray[Any]) -> Normalize:
 
 
 def write_counts(heat: Axes, counts: NDArray[np.int64]) -> None:
-    """Write the counts into the cells, light on dark and dark on light."""
+    """Write the counts into the cells.
+
+    The text is light on dark cells and dark on light ones.
+    """
     shade = scale(counts)
     for (label, client), count in np.ndenumerate(counts):
         if count:

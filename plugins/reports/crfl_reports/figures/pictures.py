@@ -82,7 +82,10 @@ def show(axes: Axes, picture: Numbers, row: Row) -> None:
 
 
 def features_figure(clean: Numbers, changed: Numbers, names: Sequence[str], *, title: str = "") -> Figure:
-    """Draw two rows of a table as bars: features that differ, the largest difference first."""
+    """Draw two rows of a table as bars.
+
+    The bars are the features that differ, the largest difference first.
+    """
     difference = np.abs(changed - clean)
     order = np.argsort(-difference, kind="stable")[: min(BARS, max(1, int((difference > 0).sum())))]
     with own_style():

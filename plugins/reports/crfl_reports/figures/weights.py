@@ -30,10 +30,10 @@ SHARES = 1.2
 def weights_figure(
     weights: ArrayLike, attacking: ArrayLike, names: Sequence[str] = (), *, first_round: int = 1, title: str = ""
 ) -> Figure:
-    """Draw the attackers' share of the weights above, and every client's weight p_i below.
+    """Draw the attackers' share of the weights and every client's weight.
 
-    `weights` is (clients, rounds), NaN where a client did not take part; `attacking` says of the same cells who
-    attacked.
+    The share is above, the weights p_i are below. `weights` is (clients, rounds), NaN where a client did not take part;
+    `attacking` says of the same cells which client attacked.
     """
     values = np.asarray(weights, np.float64)
     bad = np.asarray(attacking, np.bool_)
@@ -69,7 +69,10 @@ def weights_figure(
 def arrange_rows(
     values: Numbers, bad: NDArray[np.bool_], names: list[str]
 ) -> tuple[Numbers, list[str], NDArray[np.bool_]]:
-    """Arrange the rows of the lower panel: their weights, names ("" if none) and attack marks."""
+    """Return the weights, names and attack marks of the lower panel's rows.
+
+    A row without a name has the name "".
+    """
     malicious: NDArray[np.bool_] = np.any(bad, axis=1)
     attackers = np.flatnonzero(malicious)
     honest = np.flatnonzero(~malicious)
@@ -100,7 +103,10 @@ def mean_of(rows: Numbers) -> Numbers:
 
 
 def draw_shares(axes: Axes, values: Numbers, bad: NDArray[np.bool_], limits: tuple[float, float]) -> None:
-    """Draw the attackers' share of the weights in every round, and their share of the participants."""
+    """Draw the attackers' share of the weights in every round.
+
+    A second line shows the attackers' share of the participants.
+    """
     sizes = np.abs(np.nan_to_num(values))
     total = sizes.sum(axis=0)
     taking = np.isfinite(values).sum(axis=0)
@@ -116,7 +122,10 @@ def draw_shares(axes: Axes, values: Numbers, bad: NDArray[np.bool_], limits: tup
 
 
 def draw_heat(figure: PaperFigure, heat: Axes, bar: Axes, rows: Numbers, limits: tuple[float, float]) -> None:
-    """Draw the weights as colours; white where a client did not take part."""
+    """Draw the weights as colours.
+
+    A cell is white where a client did not take part.
+    """
     from matplotlib.ticker import MaxNLocator
 
     image = heat.imshow(

@@ -56,7 +56,9 @@ FIGURES = {
 
 
 def plot(runs: Sequence[RunResult], figure: str = "curves") -> Figure:
-    """Draw finished runs, in one of `FIGURES`. Runs that differ in their seeds only become a mean with a band.
+    """Draw finished runs in one of the `FIGURES`.
+
+    Runs that differ only in their seeds become a mean with a band.
 
     Raises `ConfigError` if there is no such figure, or if these runs cannot be drawn in it.
     """

@@ -21,7 +21,10 @@ Named = tuple[str, str, str]
 
 
 def build_curves(runs: Sequence[RunResult]) -> Panels:
-    """Return panels for every level: certified accuracy and certified rate against the radius."""
+    """Return the panels of certified accuracy and rate for every level.
+
+    Both are drawn against the radius.
+    """
     together = groups(runs)
     found = [(group, align_curves(group)) for group in together]
     if not any(known for _, known in found):
@@ -30,7 +33,10 @@ def build_curves(runs: Sequence[RunResult]) -> Panels:
 
 
 def build_collective(runs: Sequence[RunResult]) -> Panels:
-    """Return a panel with collective certified accuracy and certified accuracy against the number of clients."""
+    """Return the panel of collective certified accuracy.
+
+    It shows collective certified accuracy and certified accuracy against the number of clients.
+    """
     together = groups(runs)
     lines = []
     for group in together:
@@ -75,7 +81,10 @@ def curve_panels(found: Sequence[tuple[Group, dict[Named, list[Curve]]]], said: 
 
 
 def labels(stated: Iterable[Curve]) -> list[str]:
-    """Return the remarks about certificates that prove nothing; their lines have a star."""
+    """Return the remarks about certificates that prove nothing.
+
+    Their lines in the figure have a star.
+    """
     found = ((one.certificate, one.label) for one in stated if one.label)
     return [f"* {certificate}: {label}" for certificate, label in dict.fromkeys(found)]
 
@@ -96,9 +105,10 @@ def lines_of(group: Group, known: dict[Named, list[Curve]], level: str, rates: i
 
 
 def align_curves(group: Group) -> dict[Named, list[Curve]]:
-    """Return the curves of runs that differ only in their seeds, at common radii.
+    """Return the curves of some runs at common radii.
 
-    Runs that chose their own grids are certified again at those of the run that reaches farthest, from their votes.
+    The runs differ only in their seeds. Runs that chose their own grids are certified again at those of the run that
+    reaches farthest, from their votes.
     """
     stored = [{key(one): one for one in run.metrics.curves} for run in group.runs]
     names = [name for name in stored[0] if all(name in one for one in stored)]
@@ -124,7 +134,10 @@ def reach(radii: tuple[float, ...]) -> tuple[float, int]:
 
 
 def backdoor(runs: Sequence[RunResult]) -> Grid:
-    """Return the certified accuracy of the backdoor level, by the norm of the trigger and the number of clients."""
+    """Return the certified accuracy of the backdoor level as a grid.
+
+    The axes are the norm of the trigger and the number of clients.
+    """
     run = only(runs, "backdoor")
     curves = [curve for curve in run.metrics.curves if curve.by_clients and curve.test_set == "clean"]
     if not curves:

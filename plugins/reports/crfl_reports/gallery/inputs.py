@@ -55,7 +55,10 @@ class Backdoored:
 
 
 def add_backdoor(run: RunResult, figure: str) -> Backdoored:
-    """Rebuild the inputs of the attack from the data of the run, which must be present."""
+    """Rebuild the inputs of the attack from the run's data.
+
+    The data must be present.
+    """
     if run.config.attack is None:
         raise ConfigError(f"{run.path}: the run has no attack, so figure {figure!r} has nothing to show")
     over = {"trackers": (), "model": run.config.model.model_copy(update={"start": None})}
@@ -92,7 +95,10 @@ def add_backdoor(run: RunResult, figure: str) -> Backdoored:
 
 
 def samples(runs: Sequence[RunResult]) -> Figure:
-    """Draw test inputs of several classes with and without the trigger, and samples that attackers train on."""
+    """Draw test inputs of several classes with and without the trigger.
+
+    The figure also shows samples on which attackers train.
+    """
     found = add_backdoor(only(runs, "samples"), "samples")
     shape = found.federation.data.facts.image_shape
     chosen = one_of_each(found.labels)
@@ -134,7 +140,10 @@ def table_figure(found: Backdoored, row: int) -> Figure:
 
 
 def training_samples(found: Backdoored) -> tuple[Tensor, list[str]]:
-    """Return samples that attackers changed in their first attacked round, one per attacker."""
+    """Return one changed sample for each attacker.
+
+    The attackers changed them in their first attacked round.
+    """
     federation = found.federation
     attack = found.attack
     participation = federation.participation
@@ -162,7 +171,10 @@ def training_samples(found: Backdoored) -> tuple[Tensor, list[str]]:
 
 
 def one_of_each(labels: Classes) -> Classes:
-    """Return the first sample of each of the first classes, filled up with others."""
+    """Return the first sample of each of the first classes.
+
+    Other samples fill the rest.
+    """
     first = np.unique(labels, return_index=True)[1]
     rest = np.setdiff1d(np.arange(len(labels)), first)
     return np.asarray([*first, *rest][:PICTURES], np.int64)

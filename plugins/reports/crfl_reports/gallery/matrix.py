@@ -97,7 +97,10 @@ def labels(names: Sequence[str], configs: Sequence[Mapping[str, Any]], keys: Seq
 
 
 def check_alike(attack: str, defence: str, runs: Sequence[RunResult]) -> None:
-    """Refuse a cell of different experiments: a mean over them would hide what differs."""
+    """Raise `ConfigError` if a cell holds different experiments.
+
+    A mean over them would hide what differs.
+    """
     if len(found := groups(runs)) > 1:
         differ = " / ".join(group.label for group in found)
         raise ConfigError(f"runs of {attack} against {defence} differ in more than seeds, {differ}: leave some out")
@@ -109,7 +112,9 @@ def attack_of(config: RunConfig) -> str:
 
 
 def defence_names(defences: Sequence[tuple[str, ...]]) -> list[str]:
-    """Join the parts of defences without those that all of them have, if something is left of each.
+    """Name defences by the parts that not all of them share.
+
+    If nothing would be left of one defence, the names keep all parts.
 
     >>> defence_names([("rfa", "noise"), ("krum", "noise")]), defence_names([("rfa", "noise")])
     (['rfa', 'krum'], ['rfa + noise'])
@@ -122,7 +127,10 @@ def defence_names(defences: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def defence_of(config: RunConfig) -> tuple[str, ...]:
-    """Return the parts of a defence: groups, steps of the aggregation, clip and noise."""
+    """Return the parts of a defence.
+
+    They are groups, the steps of the aggregation, and clip and noise.
+    """
     parts = [step.configured_as for step in config.aggregation]
     if config.groups is not None:
         parts.insert(0, "groups")

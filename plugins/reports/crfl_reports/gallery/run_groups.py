@@ -46,7 +46,7 @@ def groups(runs: Sequence[RunResult]) -> list[Group]:
 
 
 def label(point: Flat) -> str:
-    """Return the settings that set an experiment apart, as a legend writes them.
+    """Write the settings that set an experiment apart for a legend.
 
     >>> label({"attack.type": "scaled", "attack.scale": 9}), label({"attack.type": UNSET, "attack.scale": UNSET})
     ('scaled, attack.scale = 9', 'no attack')
@@ -56,9 +56,10 @@ def label(point: Flat) -> str:
 
 
 def said(key: str, value: object, of_plugin: bool) -> str:
-    """Write a setting for a legend: the type of a plugin alone, a list index not at all.
+    """Write a setting for a legend.
 
-    Nothing is said either of an option that a plugin of another type does not have.
+    The text names a plugin by its type alone and leaves out list indices. It is empty for an option that a plugin of
+    another type does not have.
     """
     table = key.removesuffix(".type")
     if value != UNSET:
@@ -77,7 +78,10 @@ def value_text(value: object) -> str:
 
 
 def band_line(name: str, x: ArrayLike, values: Sequence[ArrayLike]) -> Line:
-    """Return the mean of some runs, with a band from the smallest to the largest."""
+    """Return the mean of some runs with a band.
+
+    The band runs from the smallest to the largest value.
+    """
     stacked = np.array(values, dtype=np.float64)
     if len(stacked) == 1:
         return Line(name, x, stacked[0])
@@ -85,7 +89,10 @@ def band_line(name: str, x: ArrayLike, values: Sequence[ArrayLike]) -> Line:
 
 
 def bands(found: Sequence[Group]) -> str:
-    """Return the remark about the bands of a figure; empty if there are none."""
+    """Return the remark about the bands of a figure.
+
+    The text is empty if there are no bands.
+    """
     sizes = {len(group.runs) for group in found}
     count = max(sizes) if len(sizes) == 1 else f"up to {max(sizes)}"
     return "" if sizes == {1} else f"mean of {count} seeds, bands from the smallest to the largest"

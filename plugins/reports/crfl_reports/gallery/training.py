@@ -28,7 +28,10 @@ MEASURES = {"accuracy": "accuracy on clean inputs", "success_rate": "attack succ
 
 
 def rounds(runs: Sequence[RunResult]) -> Panels:
-    """Return accuracy and attack success rate in every round; one panel for one experiment, else two."""
+    """Return accuracy and attack success rate in every round.
+
+    One experiment has one panel; several experiments have two.
+    """
     together = groups(runs)
     attacked = sorted({number for run in runs for number in run.ledger.facts.attack_rounds})
     of_groups = ", mean of groups" if any(run.ledger.facts.groups is not None for run in runs) else ""
@@ -51,13 +54,19 @@ def rounds(runs: Sequence[RunResult]) -> Panels:
 
 
 def line(group: Group, name: str, text: str) -> Line:
-    """Return one measure of a group over the rounds in which all of its runs measured it."""
+    """Return one measure of a group as a line over rounds.
+
+    The rounds are those in which all runs of the group measured it.
+    """
     numbers, values = read_measure(group, name)
     return band_line(group.named(text), numbers, values)
 
 
 def read_measure(group: Group, name: str) -> tuple[list[int], list[list[float]]]:
-    """Return the rounds in which every run of a group measured something, and the values."""
+    """Return the rounds and values of a measure.
+
+    The rounds are those in which every run of the group measured it.
+    """
     found: list[dict[int, float]] = []
     for run in group.runs:
         by_round: dict[int, list[float]] = {}
@@ -70,14 +79,20 @@ def read_measure(group: Group, name: str) -> tuple[list[int], list[list[float]]]
 
 
 def weights(runs: Sequence[RunResult]) -> Figure:
-    """Draw the weights p_i that reached the model in every round, attackers marked."""
+    """Draw the weights p_i that reached the model in every round.
+
+    The attackers are marked.
+    """
     run = only(runs, "weights")
     values, attacking = effective_weights(run.ledger)
     return weights_figure(values, attacking, run.metrics.partition.clients)
 
 
 def effective_weights(ledger: Ledger) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the weights p_i, (clients, rounds); NaN where a client was absent or attacked."""
+    """Return the weights p_i, (clients, rounds), and the attacked cells.
+
+    A weight is NaN where a client was absent.
+    """
     rows = ledger.clients
     shape = (ledger.facts.clients, ledger.facts.rounds)
     place = rows.client, rows.round - 1
@@ -95,9 +110,10 @@ DRAWING = Lock()
 
 
 def partition_figure(histogram: ClassHistogram) -> Figure:
-    """Draw the size of every client, and its samples of each class as a heat map.
+    """Draw each client's size and its samples of each class.
 
-    More than 60 clients are sorted, by size above and by their most frequent class below, and averaged in columns.
+    The samples of each class are a heat map. More than 60 clients are sorted, by size above and by their most frequent
+    class below, and averaged in columns.
     """
     import crfl_reports.figures
 
@@ -114,7 +130,10 @@ def partition_files(histogram: ClassHistogram, formats: Sequence[FigureFormat]) 
 
 @lru_cache(maxsize=1)
 def draw_partition(histogram: ClassHistogram, formats: tuple[FigureFormat, ...]) -> dict[FigureFormat, bytes]:
-    """Draw as `partition_files` does; the next run of a sweep often has the same partition."""
+    """Draw as `partition_files` does, and keep the last result.
+
+    The next run of a sweep often has the same partition.
+    """
     import crfl_reports.figures
 
     figure = partition_figure(histogram)
@@ -126,7 +145,10 @@ LOG_FROM = 100.0
 
 
 def closeness(runs: Sequence[RunResult]) -> Panels:
-    """Return the distance of attacked models to those of their clean twins, round by round."""
+    """Return the distance of attacked models to their clean twins.
+
+    There is a distance for every round.
+    """
     clean = [run for run in runs if run.config.attack is None]
     attacked = [run for run in runs if run.config.attack is not None]
     if not attacked:
@@ -145,9 +167,10 @@ def closeness(runs: Sequence[RunResult]) -> Panels:
 
 
 def distances(run: RunResult, clean: Sequence[RunResult]) -> Sequence[float]:
-    """Return `||w_t - w'_t||` of the clipped models, before their noise, of every round.
+    """Return `||w_t - w'_t||` of the clipped models of every round.
 
-    As the run kept them; else from the models that it and its twin, which is among the clean runs, have kept.
+    The distances are those before the noise, as the run kept them. Else they are computed from the models that it and
+    its twin, which is among the clean runs, have kept.
     """
     if run.ledger.twin_distances:
         return run.ledger.twin_distances

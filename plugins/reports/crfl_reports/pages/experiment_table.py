@@ -41,7 +41,10 @@ class Experiment:
 
 
 def experiments_of(runs: Sequence[RunResult]) -> list[Experiment]:
-    """Group runs that differ only in their seeds, sorted by their settings, numbers by size."""
+    """Group runs that differ only in their seeds.
+
+    The groups are sorted by their settings, numbers by size.
+    """
     found: dict[str, list[int]] = {}
     points = [config_diff.split_seeds(own)[0] for own in settings_of(runs)]
     for place, point in enumerate(points):
@@ -79,7 +82,10 @@ Reader = Callable[["RunResult"], tuple[float, str] | None]
 
 
 def experiment_table(folder: Path, runs: Sequence[RunResult], reports: Mapping[Path, str]) -> Html:
-    """Build a row per experiment: settings that differ, means over seeds, and links to the reports of its runs."""
+    """Build a table with one row for each experiment.
+
+    A row has the settings that differ, means over seeds, and links to the reports of the runs.
+    """
     found = experiments_of(runs)
     measures = measures_of(found)
     attacks = list(dict.fromkeys(one.attack for one in found))
@@ -106,7 +112,10 @@ def experiment_table(folder: Path, runs: Sequence[RunResult], reports: Mapping[P
 def table_notes(
     found: Sequence[Experiment], attacks: Sequence[str], measures: Measures, ranked_by: str | None
 ) -> Iterator[Html]:
-    """Yield the remarks above the table: the attack, what numbers mean, and which row is marked."""
+    """Yield the remarks above the table.
+
+    They name the attack, explain the numbers, and say which row is marked.
+    """
     if len(attacks) == 1:
         yield element("p", element("b", "Attack in every run: "), f"{attacks[0]}.")
     else:
@@ -137,7 +146,10 @@ def setting_cell(value: Any) -> Cell:
 
 
 def differing_cell(one: Experiment) -> Cell:
-    """Return the settings of a row as one text, for tables in which they are too many for columns."""
+    """Return the settings of a row as one text.
+
+    The table uses it if the settings are too many for columns.
+    """
     told = words_for(dict([*one.settings.items()][:MOST_TOLD])) or "nothing"
     more = f", and {len(one.settings) - MOST_TOLD} more" if len(one.settings) > MOST_TOLD else ""
     return Cell(told + more)
@@ -150,7 +162,10 @@ def measures_of(found: Sequence[Experiment]) -> Measures:
 
 
 def measure(runs: Sequence[RunResult], read: Reader) -> Measured:
-    """Measure some runs; the mean needs all of them, for it would hide those that have no number."""
+    """Measure some runs.
+
+    The mean is None unless all runs have a number, because it would hide those without one.
+    """
     values = [pair for run in runs if (pair := read(run)) is not None]
     if not values:
         return Measured(None, 0.0, 0.0, 0)
@@ -172,13 +187,19 @@ def backdoor_success(run: RunResult) -> tuple[float, str] | None:
 
 
 def server_alone(run: RunResult) -> tuple[float, str] | None:
-    """Return the accuracy on the server's own labelled samples, which holds against any number of clients."""
+    """Return the accuracy on the server's own labelled samples.
+
+    This accuracy holds against any number of clients. It is None if the run did not measure it.
+    """
     own = run.metrics.trusted_baseline
     return None if own is None else (own.accuracy, "")
 
 
 def certified_against(clients: float) -> Reader:
-    """Return a function that reads the best certified accuracy against some clients, and its certificate."""
+    """Return a function that reads certified accuracy against some clients.
+
+    The function returns the best certified accuracy and its certificate.
+    """
 
     def read(run: RunResult) -> tuple[float, str] | None:
         proved = run.metrics.proven_accuracy(clients)
@@ -191,9 +212,10 @@ def certified_against(clients: float) -> Reader:
 
 
 def ends_below(curve: Curve, clients: float) -> bool:
-    """Return whether a curve over every number of clients ends before some number: no sample is certified there.
+    """Return whether a curve ends below a number of clients.
 
-    The radii of such a curve were chosen up to the largest certified one.
+    The radii of a curve over every number of clients were chosen up to the largest certified one, so no sample is
+    certified beyond its end.
     """
     proves = (curve.level, curve.test_set) == ("client", "clean") and not (curve.label or curve.conditional)
     return proves and curve.radii == tuple(map(float, range(len(curve.radii)))) and curve.radii[-1] < clients
@@ -210,7 +232,10 @@ RANKED_BY = ("certified, 1 client", "accuracy")
 
 
 def best_rows(found: Sequence[Experiment], column: Sequence[Measured]) -> set[int]:
-    """Return the rows with the largest mean among those with the same attack; ties are all marked."""
+    """Return the rows with the largest mean for their attack.
+
+    Rows with equal means are all returned.
+    """
     best: dict[str, float] = {}
     for one, measured in zip(found, column, strict=True):
         if measured.mean is not None:
@@ -223,7 +248,10 @@ def best_rows(found: Sequence[Experiment], column: Sequence[Measured]) -> set[in
 
 
 def measured_cell(measured: Measured, runs: int) -> Cell:
-    """Return the cell of a number: its mean, its range over seeds, and its certificate."""
+    """Return the cell of a number.
+
+    The cell has the mean, the range over seeds, and the certificate.
+    """
     if measured.n == 0:
         return Cell("")
     if measured.mean is None:
@@ -247,7 +275,10 @@ def run_links(one: Experiment, folder: Path, reports: Mapping[Path, str]) -> Htm
 
 
 def run_names(runs: Sequence[RunResult], folder: Path) -> list[str]:
-    """Name the runs of an experiment: after their seeds, else after their folders."""
+    """Name the runs of an experiment.
+
+    The names are their seeds, or their folders if two seeds are equal.
+    """
     names = [f"seed {run.config.seed}" for run in runs]
     if len(set(names)) == len(names):
         return names
@@ -272,7 +303,9 @@ def value_text(value: object) -> str:
 
 
 def words_for(settings: Settings) -> str:
-    """Write settings on one line, without list indices and the `type` of plugins.
+    """Write settings on one line.
+
+    List indices and the `type` of plugins are left out.
 
     >>> words_for({"aggregation.1.type": "rfa", "attack.scale": 10.0, "attack.rounds": [3], "reserve.type": "unset"})
     'aggregation = rfa, attack.scale = 10, attack.rounds = [3]'

@@ -62,7 +62,7 @@ class Shelf:
     numbers: dict[str, int] = field(default_factory=dict)
 
     def put(self, item: Any) -> int:
-        """Return the number of an item, which is added if it is new."""
+        """Return the number of an item and add it if new."""
         key = json.dumps(item, sort_keys=True)
         if key not in self.numbers:
             self.numbers[key] = len(self.items)
@@ -71,7 +71,10 @@ class Shelf:
 
 
 def explorer_data(run: RunResult, seconds: float = SECONDS, shown: Shown | None = None) -> dict[str, Any]:
-    """Return the sliders and the answers found within some seconds, or why there is no explorer."""
+    """Return the explorer's sliders and the answers found in some seconds.
+
+    If the run has no explorer, return the reason.
+    """
     try:
         own = run.certifier.threat
     except CrflError as error:
@@ -82,7 +85,10 @@ def explorer_data(run: RunResult, seconds: float = SECONDS, shown: Shown | None 
 
 
 def axes(own: Threat, rounds: int, clients: int) -> tuple[Axis, ...]:
-    """Return the sliders of a run; each includes the value that the run assumed."""
+    """Return the sliders of a run.
+
+    Each slider includes the value that the run assumed.
+    """
     return (
         number_axis("clients", "attackers", [one for one in ATTACKERS if one <= clients], own.attackers),
         number_axis("scale", "factor on malicious updates", SCALES, own.scale),
@@ -100,7 +106,10 @@ def number_axis(key: str, title: str, usual: Iterable[float], own: float) -> Axi
 
 
 def round_axis(own: Threat, rounds: int) -> Axis:
-    """Build a slider over single rounds, one unknown round, and all rounds; the run's own come first."""
+    """Build the slider over the attacked rounds.
+
+    Its values are single rounds, one unknown round, and all rounds. The run's own rounds come first.
+    """
     singles = {(1,), (rounds,)} - {own.rounds}
     known = sorted({own.rounds, *singles}) if own.rounds_at_most is None else [own.rounds, *sorted(singles)]
     values: list[Any] = [list(one) for one in known]
@@ -129,10 +138,10 @@ class Lattice:
         self._votes: dict[tuple[str, str], Mapping[str, Votes]] = {}
 
     def data(self, shown: Shown | None = None) -> dict[str, Any]:
-        """Return everything for the script: each point has the number of every certificate's answer.
+        """Return all data that the script needs.
 
-        The last slider varies fastest. What is nearest to the threat of the run is asked first, so that little is
-        missed if time runs out.
+        Each point has the number of every certificate's answer. The last slider varies fastest. The points nearest to
+        the threat of the run are asked first, so that little is missed if time runs out.
         """
         places = sorted(product(*(range(len(slider.values)) for slider in self.sliders)), key=self.distance)
         answers: dict[tuple[int, ...], list[int]] = {}
@@ -166,7 +175,10 @@ class Lattice:
         return [self.answers.put(self.answer(certifier, place)) for place in range(len(certifier.questions))]
 
     def ask_at(self, values: Mapping[str, Any]) -> Certifier:
-        """Ask the questions under one threat; the attackers that the run names stay the same."""
+        """Ask the questions under one threat.
+
+        The attackers that the run names stay the same.
+        """
         config = self.run.config
         own = self.run.certifier.threat
         settings = dict(values)
@@ -178,7 +190,10 @@ class Lattice:
         return build_certifier(config.model_copy(update={"threat": threat}), self.run.ledger)
 
     def answer(self, certifier: Certifier, place: int) -> dict[str, Any]:
-        """Return what one certificate says, on what it rests, or why it refuses."""
+        """Return the answer of one certificate and what it rests on.
+
+        If the certificate refuses, the answer has the reason.
+        """
         question = certifier.questions[place]
         checks = [self.checks.put(check_data(check)) for check in question.audit.checks]
         counted = words.count_checks(question.audit.checks)
@@ -204,7 +219,10 @@ class Lattice:
         return self._votes[key]
 
     def answer_curves(self, found: Sequence[CertificateResult]) -> list[Curve]:
-        """Return the curves of guarantees at their usual radii and at those of the sliders."""
+        """Return the curves of guarantees.
+
+        They are read at their usual radii and at those of the sliders.
+        """
         marks = {"client": self.sliders[0].values, "sample": self.sliders[2].values}
         shown: list[Curve] = []
         for level in dict.fromkeys(one.level for one in found):

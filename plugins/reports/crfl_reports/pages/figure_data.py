@@ -72,12 +72,18 @@ def curve_basis(curve: Curve) -> dict[str, Any]:
 
 
 def numbers(values: Sequence[float] | NDArray[Any]) -> list[float | str | None]:
-    """Convert numbers to what JSON can hold: infinity by its name, None for NaN."""
+    """Convert numbers to what JSON can hold.
+
+    Infinity becomes its name, NaN becomes None.
+    """
     return [number(value) for value in map(float, values)]
 
 
 def number(value: float) -> float | str | None:
-    """Convert a number to what JSON can hold; whole numbers have no point."""
+    """Convert a number to what JSON can hold.
+
+    Whole numbers have no point.
+    """
     if math.isnan(value):
         return None
     if math.isinf(value):
@@ -112,7 +118,10 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def weight_data(ledger: Ledger, names: Sequence[str]) -> dict[str, Any]:
-    """Return the weights p_i of every round: least, median and largest of honest clients, and the attackers'."""
+    """Return the weights p_i of every round.
+
+    Clients that never attack have their least, median and largest weight. The first `MARKED` attackers have their own.
+    """
     clients = ledger.clients
     attackers = np.unique(clients.client[clients.attacking])
     honest = clients.take(~np.isin(clients.client, attackers))
@@ -130,7 +139,7 @@ def weight_data(ledger: Ledger, names: Sequence[str]) -> dict[str, Any]:
 
 
 def attacker_data(ledger: Ledger, client: int, names: Sequence[str]) -> dict[str, Any]:
-    """Return the weight of one attacker in every round, and the rounds in which it attacked."""
+    """Return an attacker's weight in every round, and its attacked rounds."""
     rows = ledger.clients.take(ledger.clients.client == client)
     weights = {int(at): short_number(float(weight)) for at, weight in zip(rows.round, rows.weight, strict=True)}
     return {
@@ -141,7 +150,10 @@ def attacker_data(ledger: Ledger, client: int, names: Sequence[str]) -> dict[str
 
 
 def partition_data(histogram: ClassHistogram) -> dict[str, Any]:
-    """Return the samples by class: a column per client, or one for several neighbours."""
+    """Return the samples by class.
+
+    There is a column for each client, or one for several neighbours.
+    """
     counts = np.array(histogram.counts)
     clients = counts.shape[1]
     if clients <= COLUMNS:
@@ -179,7 +191,10 @@ def shape_data(found: Panels | Grid) -> dict[str, Any]:
 
 
 def panel_data(panel: Panel, names: Sequence[str]) -> dict[str, Any]:
-    """Return the lines of a panel at the places of all lines; equal names are equal lines."""
+    """Return the lines of a panel at the places of all lines.
+
+    Lines with equal names are the same line.
+    """
     places = np.unique(np.concatenate([np.asarray(line.x, np.float64) for line in panel.lines]))
     return {
         "x": places.tolist(),
@@ -211,7 +226,10 @@ def line_data(line: Line, places: list[float]) -> dict[str, Any]:
 
 
 def grid_data(grid: Grid) -> dict[str, Any]:
-    """Return all tables of a grid, one of which is shown at a time."""
+    """Return all tables of a grid.
+
+    The page shows one of them at a time.
+    """
     return {
         "title": grid.title,
         "rows": list(grid.rows),
@@ -224,7 +242,10 @@ def grid_data(grid: Grid) -> dict[str, Any]:
 
 
 def heat_data(table: Heat) -> dict[str, Any]:
-    """Return one table: its numbers by row, the ends of its colours, and its spread."""
+    """Return one table.
+
+    It has its numbers by row, the ends of its colours, and its spread.
+    """
     spread = {"low": table.low, "high": table.high, "counts": table.counts}
     return {
         "name": table.title or table.label,
@@ -236,12 +257,18 @@ def heat_data(table: Heat) -> dict[str, Any]:
 
 
 def plain(values: ArrayLike) -> list[float | None]:
-    """Convert numbers to what JSON can hold; None for those that are not finite."""
+    """Convert numbers to what JSON can hold.
+
+    Numbers that are not finite become None.
+    """
     return [short_number(value) if np.isfinite(value) else None for value in np.asarray(values, np.float64).tolist()]
 
 
 def short_number(value: float) -> float:
-    """Round a number to the digits that can be seen; whole numbers have no point."""
+    """Round a number to the digits that readers can see.
+
+    Whole numbers have no point.
+    """
     short = float(f"{value:.{DIGITS}g}")
     return int(short) if short.is_integer() else short
 
@@ -266,12 +293,18 @@ class Shown(NamedTuple):
 
 
 def backdoor(run: RunResult) -> Shown:
-    """Draw the effect of the attack on inputs and predictions, which runs code of the run's plugins."""
+    """Draw the effect of the attack on inputs and predictions.
+
+    This runs code of the run's plugins.
+    """
     return show_figures([run], BACKDOOR)
 
 
 def closeness(run: RunResult) -> Shown:
-    """Draw the distance to the clean twin, as the run kept it in its ledger."""
+    """Draw the distance to the clean twin.
+
+    The run kept it in its ledger.
+    """
     return show_figures([run], CLOSENESS)
 
 
@@ -281,7 +314,10 @@ def together(runs: Sequence[RunResult]) -> Shown:
 
 
 def show_figures(runs: Sequence[RunResult], titles: Mapping[str, str]) -> Shown:
-    """Draw every figure that can be drawn, and say why the others cannot."""
+    """Draw every figure that can be drawn.
+
+    The others are listed with the reason.
+    """
     data = {}
     parts = []
     left_out = []

@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the finished runs below a folder, those of sweeps and nested folders included."""
+    """Return the finished runs below a folder.
+
+    Runs of sweeps and of nested folders are included.
+    """
     found = (directory for directory in find_runs(folder) if is_finished_run(directory))
     return sorted((one.path for one in found), key=lambda path: natural_key(path.relative_to(folder).as_posix()))
 
 
 def is_finished_run(directory: RunDirectory) -> bool:
-    """Return whether a folder is a finished run; a damaged one is not."""
+    """Return whether a folder is a finished run.
+
+    A damaged run is not.
+    """
     try:
         return directory.has_marker and directory.state == "finished"
     except CrflError:
@@ -42,14 +48,20 @@ def is_finished_run(directory: RunDirectory) -> bool:
 def folder_sections(
     folder: Path, runs: Sequence[RunResult], reports: Mapping[Path, str], together: Html
 ) -> Iterator[tuple[str, str, Html]]:
-    """Yield the sections of the page: `reports` are the addresses of runs' reports, `together` the figures of all."""
+    """Yield the sections of the page of a folder.
+
+    `reports` has the addresses of the runs' reports; `together` has the figures of all runs.
+    """
     yield "runs", "Runs", join_parts([experiment_table(folder, runs, reports), *missing_cells(folder)])
     yield "curves", "Certified", figure_place("folder", "Certified accuracy and rate")
     yield "together", "Runs side by side", together
 
 
 def missing_cells(folder: Path) -> Iterator[Html]:
-    """List the cells of a sweep without a run: failed ones with the reason, and waiting ones."""
+    """List the cells of a sweep that have no run.
+
+    Failed cells come with the reason; waiting cells are counted.
+    """
     if not SweepFolder(folder).has_marker:
         return
     cells = SweepResult(folder).cells
@@ -64,7 +76,10 @@ def missing_cells(folder: Path) -> Iterator[Html]:
 
 
 def experiments(runs: Sequence[RunResult]) -> dict[str, tuple[RunResult, ...]]:
-    """Return the runs of every experiment by its name: its settings, or its first run if these are too many."""
+    """Return the runs of every experiment by its name.
+
+    The name is the settings, or the first run if the settings are too many.
+    """
     found = experiments_of(runs)
     if len(found[0].settings) > MOST_KEYS_IN_TITLE:
         return {one.runs[0].path.name: one.runs for one in found}
@@ -72,7 +87,10 @@ def experiments(runs: Sequence[RunResult]) -> dict[str, tuple[RunResult, ...]]:
 
 
 def folder_data(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """Return the curves of all runs; those of one experiment become one, with a band."""
+    """Return the curves of all runs.
+
+    The curves of one experiment become one, with a band.
+    """
     guarantees = {run.path: list(tables(run.directory)) for run in runs}
     grids = common_grids([one for found in guarantees.values() for one in found])
     shown = []
@@ -88,12 +106,18 @@ Key = tuple[str, str, str]
 
 
 def group(one: CertificateResult | Curve) -> Key:
-    """Return certificate, level and test set: curves with equal ones are drawn together."""
+    """Return the certificate, the level and the test set.
+
+    Curves with equal ones are drawn together.
+    """
     return one.certificate, one.level, one.test_set
 
 
 def common_grids(guarantees: Sequence[CertificateResult]) -> dict[Key, tuple[float, ...]]:
-    """Return radii at which the curves of all runs are read, by certificate, level and test set."""
+    """Return the radii at which the curves of all runs are read.
+
+    The keys are certificate, level and test set.
+    """
     found: dict[tuple[str, str], set[float]] = {}
     for one in guarantees:
         found.setdefault(group(one)[:2], set()).update(compute_curves([one], None)[0].radii)
@@ -101,14 +125,20 @@ def common_grids(guarantees: Sequence[CertificateResult]) -> dict[Key, tuple[flo
 
 
 def about(members: Sequence[RunResult], key: Key) -> Curve:
-    """Return what the numbers of several runs rest on; conditions are those of any of them."""
+    """Return what the numbers of several runs rest on.
+
+    The result has the conditions of all the runs.
+    """
     found = [curve for run in members for curve in run.metrics.curves if group(curve) == key]
     conditions = dict.fromkeys(condition for curve in found for condition in curve.conditional)
     return found[0].model_copy(update={"conditional": tuple(conditions)})
 
 
 def band_data(name: str, members: Sequence[Curve], basis: Curve) -> dict[str, Any]:
-    """Return runs that differ only in their seeds as one curve with a band."""
+    """Return some runs as one curve with a band.
+
+    The runs differ only in their seeds.
+    """
 
     def band(values: Sequence[Sequence[float]]) -> dict[str, list[float]]:
         found = np.array(values)

@@ -21,7 +21,9 @@ Part = str | Html | None
 
 
 def html(part: Part) -> str:
-    """Return markup as it is, and text with everything escaped that could be markup.
+    """Return markup as it is and escape text.
+
+    Everything in the text that could be markup is escaped.
 
     >>> html("</script>"), html(element("b", "x"))
     ('&lt;/script&gt;', '<b>x</b>')
@@ -32,7 +34,9 @@ def html(part: Part) -> str:
 
 
 def element(tag: str, *children: Part, **attributes: str | bool | None) -> Html:
-    """Build one element. Underscores of attributes become hyphens; None and False leave an attribute out.
+    """Build one element.
+
+    Underscores of attributes become hyphens; None and False leave an attribute out.
 
     >>> element("p", "1 < 2", class_="note", aria_label='the "first"')
     '<p class="note" aria-label="the &quot;first&quot;">1 &lt; 2</p>'
@@ -52,7 +56,10 @@ def join_parts(parts: Iterable[Part]) -> Html:
 
 
 def table(head: Iterable[Part], rows: Iterable[Iterable[Part]], caption: str, **attributes: str) -> Html:
-    """Build a table with a hidden caption; the first cell of a row is its heading."""
+    """Build a table with a hidden caption.
+
+    The first cell of a row is its heading.
+    """
     heads = [element("th", cell, scope="col") for cell in head]
     body = []
     for first, *rest in rows:
@@ -82,9 +89,10 @@ class Cell(NamedTuple):
 
 
 def sortable_table(head: Sequence[str], rows: Iterable[tuple[Sequence[Cell], bool]], caption: str) -> Html:
-    """Build a table that the page's script lets readers sort; each row says whether it is marked with a star.
+    """Build a table that readers can sort with the page's script.
 
-    On narrow screens each row becomes a card, whose lines repeat the headings.
+    Each row says whether it is marked with a star. On narrow screens each row becomes a card, whose lines repeat the
+    headings.
     """
     body = []
     for cells, is_marked in rows:
@@ -107,7 +115,10 @@ def sortable_table(head: Sequence[str], rows: Iterable[tuple[Sequence[Cell], boo
 
 
 def glossary_term(text: str, key: str) -> Html:
-    """Build a term that links to its entry in the glossary; the page's script shows the entry as a tooltip."""
+    """Build a term that links to its entry in the glossary.
+
+    The page's script shows the entry as a tooltip.
+    """
     return element("a", text, href=f"#{term_id(key)}", class_="term", data_term=key)
 
 
@@ -121,7 +132,10 @@ def term_id(key: str) -> str:
 
 
 def rich(parts: Iterable[str | tuple[str, str]]) -> Html:
-    """Join text and terms, which are pairs of a text and its key in the glossary."""
+    """Join text and terms.
+
+    A term is a pair of a text and its key in the glossary.
+    """
     return join_parts(part if isinstance(part, str) else glossary_term(*part) for part in parts)
 
 
@@ -132,7 +146,9 @@ def figure_place(name: str, title: str) -> Html:
 
 
 def data_block(identity: str, content: Any) -> Html:
-    """Embed plain data for the page's script. No character in it can end the block or begin another one.
+    """Embed plain data for the page's script.
+
+    No character in the data can end the block or begin another one.
 
     >>> data_block("data", "</script>")
     '<script type="application/json" id="data">"\\\\u003c/script\\\\u003e"</script>'

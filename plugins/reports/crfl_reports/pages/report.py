@@ -53,7 +53,10 @@ Section = tuple[str, str, Html]
 
 
 def page(title: str, note: str, sections: Iterable[Section], data: Mapping[str, Any]) -> str:
-    """Build the whole file. `note` stands below the title, `sections` are names, titles and contents."""
+    """Build the whole file.
+
+    `note` stands below the title, `sections` are names, titles and contents.
+    """
     parts = list(sections)
     links = [element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in parts]
     body = [
@@ -79,7 +82,10 @@ def page(title: str, note: str, sections: Iterable[Section], data: Mapping[str, 
 
 
 def policy(style: str, script: str) -> str:
-    """Return the Content-Security-Policy: this script, this style, pictures in the page, nothing else."""
+    """Return the Content-Security-Policy of the page.
+
+    It allows this script, this style and pictures in the page, and nothing else.
+    """
     return (
         f"default-src 'none'; script-src '{fingerprint(script)}'; style-src '{fingerprint(style)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -87,7 +93,7 @@ def policy(style: str, script: str) -> str:
 
 
 def fingerprint(text: str) -> str:
-    """Return the digest of a script or a style as a Content-Security-Policy writes it."""
+    """Return the digest of a script or style for Content-Security-Policy."""
     return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"
 
 
@@ -123,11 +129,12 @@ def write_report(
     explore: float = SECONDS,
     progress: Progress | None = None,
 ) -> Path:
-    """Write the report of a finished run, or of a folder of runs, and return its path.
+    """Write the report of a finished run or a folder of runs.
 
-    It is one HTML file, by default `report.html` in the directory, which belongs to no manifest: the run stays what it
-    was. The explorer is given at most `explore` seconds. The report of a folder links to those of its runs and writes
-    missing ones, in the same time together. The rules of trust are those of `load`.
+    Return the path of the report, one HTML file. By default it is `report.html` in the directory. It belongs to no
+    manifest, so the run stays what it was. The explorer is given at most `explore` seconds. The report of a folder
+    links to those of its runs and writes missing ones, in the same time together. The rules of trust are those of
+    `load`.
     """
     directory = Path(path)
     target = directory / NAME if out is None else Path(out)
@@ -172,7 +179,9 @@ def folder_page(directory: Path, target: Path, *, trust: bool, explore: float, p
 def write_run_reports(
     runs: Sequence[RunResult], base: Path, *, trust: bool, explore: float, progress: Progress | None
 ) -> dict[Path, str]:
-    """Write missing and outdated reports of runs; return the addresses of all that there are, relative to `base`.
+    """Write missing and outdated reports of runs.
+
+    Return the addresses of all reports, relative to `base`.
 
     Runs beyond the first `MOST_REPORTS`, and those in folders that cannot be written, keep what they have.
     """
@@ -189,7 +198,10 @@ def write_run_reports(
 
 
 def is_current(directory: Path) -> bool:
-    """Return whether a report exists and is younger than its run, or than every run below the folder."""
+    """Return whether a report exists and is newer than its runs.
+
+    The report of a folder must be newer than every run below the folder.
+    """
     report = directory / NAME
     if not report.is_file():
         return False

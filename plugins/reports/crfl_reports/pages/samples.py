@@ -36,14 +36,17 @@ Key = tuple[str, str, str]
 
 
 def tables(directory: RunDirectory) -> Iterator[CertificateResult]:
-    """Yield the guarantees of a run as its tables have them, in their order."""
+    """Yield the guarantees in the tables of a run, in order."""
     for name in sorted(directory.digests):
         if name.startswith("certificates/") and not name.endswith("-by-clients.csv"):
             yield from guarantees(directory, name)
 
 
 def guarantees(directory: RunDirectory, name: str) -> Iterator[CertificateResult]:
-    """Yield the guarantees of one table, compared with the digest that the run has of it."""
+    """Yield the guarantees of one table of a run.
+
+    Raises `StoreError` if the table differs from the digest that the run has of it.
+    """
     text = directory.read(name).decode()
     found: dict[Key, list[dict[str, str]]] = {}
     try:
@@ -56,7 +59,10 @@ def guarantees(directory: RunDirectory, name: str) -> Iterator[CertificateResult
 
 
 def guarantee(lines: list[dict[str, str]]) -> CertificateResult:
-    """Build the guarantee of one certificate, level and test set from its lines."""
+    """Build the guarantee of one curve from its lines.
+
+    A curve has one certificate, level and test set.
+    """
     first = lines[0]
     columns = {
         column: np.array([float(line[column] or "nan") for line in lines])
@@ -78,7 +84,10 @@ def guarantee(lines: list[dict[str, str]]) -> CertificateResult:
 
 
 def sample_data(run: RunResult) -> dict[str, Any]:
-    """Return labels of every test set, columns of every certificate and level, and pictures."""
+    """Return the sample table of every test set.
+
+    It has labels, columns of every certificate and level, and pictures.
+    """
     sets: dict[str, dict[str, Any]] = {}
     for found in tables(run.directory):
         chosen = sets.setdefault(found.test_set, {"labels": found.labels[:MOST_ROWS].tolist(), "columns": []})
@@ -101,7 +110,10 @@ def sample_data(run: RunResult) -> dict[str, Any]:
 
 
 def pictures_of(run: RunResult) -> tuple[dict[str, dict[str, Any]], str]:
-    """Return the pictures of every test set, or the reason why there are none."""
+    """Return the pictures of every test set.
+
+    If there are none, the text says why.
+    """
     facts = run.ledger.facts
     if facts.image_shape is None:
         return {}, "the inputs are not images"
@@ -141,7 +153,10 @@ SHEET_BYTES = 500_000
 
 
 def sheet(inputs: NDArray[np.float64], shape: tuple[int, ...], domain: tuple[float, float]) -> dict[str, Any] | None:
-    """Return the first inputs as one PNG in a data address; None if they are not pictures."""
+    """Return the first inputs as one PNG in a data address.
+
+    The result is None if the inputs are not pictures.
+    """
     picture = picture_shape(shape)
     if picture is None:
         return None
@@ -159,7 +174,9 @@ def sheet(inputs: NDArray[np.float64], shape: tuple[int, ...], domain: tuple[flo
 
 
 def picture_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """Return height, width and channels of an image shape, (height, width) or (channels, height, width).
+    """Return the height, width and channels of an image shape.
+
+    An image shape is (height, width) or (channels, height, width). The result is None for other shapes.
 
     >>> picture_shape((8, 8)), picture_shape((3, 32, 32)), picture_shape((64,))
     ((8, 8, 1), (32, 32, 3), None)
@@ -172,7 +189,10 @@ def picture_shape(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def pixels(inputs: NDArray[np.float64], picture: tuple[int, int, int], domain: tuple[float, float]) -> Pixels:
-    """Convert inputs to (m, height, width, channels), black at the lower end of their domain."""
+    """Convert inputs to (m, height, width, channels).
+
+    The lower end of their domain is black.
+    """
     height, width, channels = picture
     low, high = domain if np.isfinite(domain).all() else (float(inputs.min()), float(inputs.max()))
     levels = np.clip((inputs - low) / max(high - low, 1e-12), 0.0, 1.0) * 255
@@ -199,5 +219,8 @@ def png(image: Pixels) -> bytes:
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
-    """Encode a part of a PNG file: its length, kind, content and checksum."""
+    """Encode a part of a PNG file.
+
+    The bytes are its length, kind, content and checksum.
+    """
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run_sections(run: RunResult, *, backdoor: Html, closeness: Html) -> Iterator[tuple[str, str, Html]]:
-    """Yield the name, the title and the content of every section, in order."""
+    """Yield the name, title and content of every section, in order."""
     yield "summary", "Summary", summary(run)
     certified = [figure_place("curves", "Certified accuracy and rate"), *map(collective, run.metrics.collective)]
     yield "certified", "What is certified", join_parts(certified)
@@ -43,7 +43,10 @@ def run_sections(run: RunResult, *, backdoor: Html, closeness: Html) -> Iterator
 
 
 def summary(run: RunResult) -> Html:
-    """Build the summary: a row of measured numbers, a row for every certificate, then sentences."""
+    """Build the summary.
+
+    It has a row of measured numbers, a row for every certificate, and sentences.
+    """
     verdict = run.verdict
     kind = "verdict" if verdict.startswith("Certified") else "verdict none"
     rows = [element("p", verdict, class_=kind), number_row("Measured", None, measured(run.metrics))]
@@ -54,7 +57,10 @@ def summary(run: RunResult) -> Html:
 
 
 def number_row(title: str, note: Html | None, numbers: Iterable[tuple[str, Html, str]]) -> Html:
-    """Build a row of numbers with a title, each with a key, a name and a value."""
+    """Build a titled row of numbers.
+
+    Every number has a key, a name and a value.
+    """
     tiles = [element("div", element("dt", name), element("dd", value, data_metric=key)) for key, name, value in numbers]
     return element("div", element("h3", title), note, element("dl", *tiles, class_="tiles"), class_="numbered")
 
@@ -109,7 +115,10 @@ def explorer() -> Html:
 
 
 def training(ledger: Ledger) -> Html:
-    """Build the places of the figures about training; one measured round makes no line."""
+    """Build the places of the figures about training.
+
+    A figure of a single measured round would have no line, so it is left out.
+    """
     figures = [("weights", "Weights that reached the model"), ("partition", "Who holds what")]
     if len({record.round for record in ledger.rounds if record.accuracy is not None}) > 1:
         figures.insert(0, ("rounds", "Accuracy in every round"))
@@ -117,7 +126,10 @@ def training(ledger: Ledger) -> Html:
 
 
 def audit(run: RunResult) -> Html:
-    """Build the audit of every certificate: what it says, its assumptions, and what was found."""
+    """Build the audit of every certificate.
+
+    It has the statement of the certificate, its assumptions, and the findings.
+    """
     parts = [element("p", "A certificate holds under assumptions. The audit compares each with the record of the run.")]
     for found in run.audits:
         parts.append(element("h3", found.certificate, *([] if found.sound else [f" ({found.label})"])))
@@ -134,7 +146,10 @@ def audit(run: RunResult) -> Html:
 
 
 def verdict(refusals: dict[str, str], directions: Mapping[Level, tuple[str, ...]], sound: bool) -> words.Rich:
-    """Describe the outcome of an audit: what is refused, and how the rest may be read."""
+    """Describe the outcome of an audit.
+
+    The text says what is refused, and how the rest may be read.
+    """
     told: words.Rich = [f"Refused: {name}. {reason}. " for name, reason in refusals.items()]
     if not sound:
         told.append("It claims no proof: its numbers are there to be compared. ")
@@ -212,7 +227,7 @@ def plain(value: Any) -> str:
 
 
 def receipt(run: RunResult) -> Html:
-    """Return the digests by which this page can be traced to its run."""
+    """Return the digests that trace this page to its run."""
     try:
         found = build_receipt(run.directory)
     except CrflError as error:
@@ -256,7 +271,9 @@ def settings(run: RunResult) -> list[Setting]:
 
 
 def origin_of(key: str, written: Mapping[str, Any], default: bool) -> str:
-    """Return where a key was written or, unless its value is the default, a table around it.
+    """Return where a key was written.
+
+    If the key was not written itself and its value is not the default, return the place of a table around it.
 
     >>> origin_of("attack.scale", {"attack": "a.toml"}, False), origin_of("attack.target", {"attack": "a.toml"}, True)
     ('a.toml', 'default')

@@ -104,7 +104,10 @@ def refusals(metrics: Metrics) -> Iterator[str]:
 
 
 def strongest_curves(metrics: Metrics) -> list[Curve]:
-    """Return the clean curve of every certificate at its strongest level, proofs first."""
+    """Return the clean curve of every certificate at its strongest level.
+
+    Proofs come first.
+    """
     clean = [curve for curve in metrics.curves if curve.test_set == "clean"]
     order = list(LEVEL_WORDS)
     found = [
@@ -115,7 +118,10 @@ def strongest_curves(metrics: Metrics) -> list[Curve]:
 
 
 def shown_radii(curve: Curve) -> list[tuple[float, float]]:
-    """Return some radii of a curve with their certified accuracy: the first numbers of clients, else evenly chosen."""
+    """Return some radii of a curve with their certified accuracy.
+
+    At the client level these are the first numbers of clients; at others they are chosen evenly.
+    """
     known = [pair for pair in zip(curve.radii, curve.certified_accuracy, strict=True) if pair[0] > 0]
     if not known:
         return [(curve.radii[0], curve.certified_accuracy[0])]
@@ -125,7 +131,10 @@ def shown_radii(curve: Curve) -> list[tuple[float, float]]:
 
 
 def basis(curve: Curve) -> Rich:
-    """Say what the numbers of a curve rest on, in plain words whose terms the glossary explains."""
+    """Say in plain words what the numbers of a curve rest on.
+
+    The glossary explains the terms.
+    """
     parts: Rich = [Term(curve.statement.capitalize(), curve.statement), " statement"]
     if curve.directions:
         parts.append(": holds for ")
@@ -154,7 +163,10 @@ def any_rounds(text: str) -> str:
 
 
 def count_checks(checks: Iterable[Check]) -> str:
-    """Count the assumptions by their outcome. Readings that are not available are not assumptions."""
+    """Count the assumptions by their outcome.
+
+    Readings that are not available are not assumptions.
+    """
     found = list(checks)
     missing = [one.direction for one in found if is_missing_reading(one)]
     counts = {
@@ -166,7 +178,10 @@ def count_checks(checks: Iterable[Check]) -> str:
 
 
 def is_missing_reading(check: Check) -> bool:
-    """Return whether a failed check only forbids to read the certificate in one direction."""
+    """Return whether a failed check only forbids one direction.
+
+    The certificate can then not be read in that direction.
+    """
     return check.status == "failed" and check.direction is not None
 
 
