@@ -32,7 +32,8 @@ Names = Annotated[
     typer.Option(
         "--figure",
         metavar="NAME",
-        help="curves, rounds, weights, partition, samples, flips, closeness, matrix; default: all that can be drawn.",
+        help="curves, collective, rounds, weights, partition, samples, flips, closeness, backdoor, matrix; default: all "
+        "that can be drawn.",
         show_default=False,
     ),
 ]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 COLOURS = "cividis"
 """Made for people with and without colour blindness (Nunez et al., 2018), and even in print."""
+LETTER = 0.065
+"""Inches that a letter of a heading takes."""
 CELL = 0.42, 0.3
 """Width and height of a cell, in inches."""
 LARGEST = 9.0
@@ -89,7 +91,7 @@ def heat_figure(
         from crfl_reports.figures.paper_figure import PaperFigure
 
         cell = min(CELL[0], LARGEST / len(columns)), min(CELL[1], LARGEST / len(rows))
-        width = max(1.2, cell[0] * len(columns))
+        width = max(1.2, cell[0] * len(columns), LETTER * len(x_label), LETTER * len(title) / len(tables))
         height = max(0.9, cell[1] * len(rows))
         left = 0.55 + room(rows)
         bottom = 0.5 + room(columns)
