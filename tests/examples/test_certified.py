@@ -14,7 +14,7 @@ from crfl_core import load_config, run
 from crfl_core.extend import GroupVotes
 
 FOLDER = Path(__file__).parents[2] / "examples" / "certified"
-CONFIGS = sorted(FOLDER.glob("*-round*.toml"))
+CONFIGS = sorted([*FOLDER.glob("*-round*.toml"), *FOLDER.glob("*-backdoor.toml")])
 
 
 def script(name: str) -> ModuleType:
@@ -36,7 +36,7 @@ def test_every_example_has_a_validation_set_and_asks_about_numbers_of_clients(pa
     assert config.evaluation.radii
     assert config.attack is None
     (certificate,) = config.certificates
-    assert certificate.title in ("group-vote", "ensemble", "pathwise-linear")
+    assert certificate.title in ("backdoor", "group-vote", "ensemble", "pathwise-linear")
 
 
 @pytest.mark.parametrize("dataset", ["digits", "mnist", "fashion", "loan"])
@@ -101,6 +101,10 @@ def test_one_table_has_all_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[s
     table = capsys.readouterr().out
     assert "| digits-every-round | ." in table
     assert "| 3 of 10 | ." in table
+    certified, collective = next(
+        line.strip("| ").split(" | ")[3:5] for line in table.splitlines() if "| 3 of 10 |" in line
+    )
+    assert float(collective.split()[0]) >= float(certified.split()[0])
     assert (tmp_path / "table.md").read_text(encoding="utf-8") == table
     script("table").main(arguments)  # nothing is trained again
     assert capsys.readouterr().out == table
@@ -110,16 +114,29 @@ def test_a_search_sees_no_test_image_and_names_the_best_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     search = script("search")
-    found = list(
-        search.search(
-            FOLDER / "digits-every-round.toml", 3, ["training.weight_decay=0.001,0.1"], ["training.steps=20"], tmp_path
-        )
-    )
+    path = FOLDER / "digits-every-round.toml"
+    decays = ["training.weight_decay=0.001,0.1"]
+    found = list(search.search(path, search.Question(3, None), decays, ["training.steps=20"], tmp_path))
     assert [one.settings for one in found] == [("training.weight_decay=0.001",), ("training.weight_decay=0.1",)]
     assert load_config(tmp_path / "run" / "config.toml").config.dataset.test_samples == 1
     assert found[0].certified > found[1].certified
-    search.main([str(FOLDER / "digits-every-round.toml"), "--clients", "3", "--set", "training.steps=5"])
+    search.main([str(path), "--clients", "3", "--set", "training.steps=5"])
     assert capsys.readouterr().out.count("best:") == 1
+
+
+def test_a_search_asks_about_clients_and_a_trigger_together(tmp_path: Path) -> None:
+    search = script("search")
+    path = FOLDER / "digits-backdoor.toml"
+    weak, strong = (next(search.search(path, search.Question(1, norm), [], [], tmp_path)) for norm in (0.1, 0.5))
+    assert weak.accuracy == strong.accuracy > 0.8
+    assert weak.certified > strong.certified > 0.2
+
+
+def test_a_table_lists_clients_beside_triggers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script("table").main(["digits-backdoor", "--out", str(tmp_path), "--seeds", "0"])
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    shares = {row[2]: float(row[3]) for row in rows}
+    assert shares["0 of 10, trigger 0.1"] > shares["1 of 10, trigger 0.1"] > shares["1 of 10, trigger 0.25"] > 0.6
 
 
 def test_attacks_are_measured_once_and_drawn_above_what_is_certified(

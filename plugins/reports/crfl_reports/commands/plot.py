@@ -32,8 +32,8 @@ Names = Annotated[
     typer.Option(
         "--figure",
         metavar="NAME",
-        help="curves, collective, rounds, weights, partition, samples, flips, closeness, backdoor, matrix; default: all "
-        "that can be drawn.",
+        help="curves, collective, rounds, weights, partition, samples, flips, closeness, backdoor, matrix; default: "
+        "all that can be drawn.",
         show_default=False,
     ),
 ]
