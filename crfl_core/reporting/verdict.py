@@ -182,9 +182,9 @@ def statement_text(curve: Curve) -> str:
 
     Also say what the attacked run is compared with.
     """
-    holds = " and for ".join(READINGS[direction] for direction in curve.directions)
+    holds = " and for ".join(READINGS.get(direction, direction) for direction in curve.directions)
     reading = f"holds for {holds}, " if holds else ""
-    return f"{curve.statement}; {reading}compared with {CLEAN_WORLDS[curve.clean_world]}"
+    return f"{curve.statement}; {reading}compared with {CLEAN_WORLDS.get(curve.clean_world, curve.clean_world)}"
 
 
 def attack_text(attackers: Attackers | None, names: Sequence[str] = ()) -> str:
