@@ -140,11 +140,11 @@ def basis(curve: Curve) -> Rich:
         parts.append(": holds for ")
         for number, direction in enumerate(curve.directions):
             parts += [" and for "] * bool(number)
-            parts.append(Term(READINGS[direction], direction))
+            parts.append(Term(READINGS.get(direction, direction), direction))
         parts.append(", compared with ")
     else:
         parts.append(f": {curve.label or 'proves nothing in either direction'}; compared with ")
-    parts.append(Term(CLEAN_WORLDS[curve.clean_world], f"{curve.clean_world} world"))
+    parts.append(Term(CLEAN_WORLDS.get(curve.clean_world, curve.clean_world), f"{curve.clean_world} world"))
     parts.append(f". Attackers act in {curve.rounds}." if curve.rounds else ".")
     for number, condition in enumerate(curve.conditional):
         if number == 0:
