@@ -254,12 +254,13 @@ def iterate_inputs(gathering: BatchBuffer, features: Rows, rows: Tensor, poisone
     shape = (len(rows), rows.shape[2], features.shape[1])
     together = 1 if poisoned is not None else max(1, min(len(steps), INPUT_NUMBERS_AT_ONCE // math.prod(shape)))
     x = gathering.memory_for(features.dtype, features.device, (together, *shape))
-    for first in range(0, len(steps), together):
-        some = steps[first : first + together]  # one gather for several small steps
-        gathering.gather(features, some.flatten(), x[: len(some), :clean].flatten(0, 2))
+    gathered = x[:, :clean].view(-1, shape[2])
+    inputs = x.unbind(0)
+    for first, some in enumerate(steps.split(together)):  # one gather for several small steps
+        gathering.gather(features, some.flatten(), gathered[: some.numel()])
         if poisoned is not None:
             x[0, clean:] = poisoned[:, first]
-        yield from x[: len(some)].unbind(0)
+        yield from inputs[: some.shape[0]]
 
 
 def sample_weights(sizes: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
