@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from crfl_core.plugin_api.base import Plugin
@@ -20,6 +20,9 @@ class Job(Protocol):
 
     def train(self, task: TrainingTask, part: slice) -> LocalUpdates:
         """Train the participants `part` of a round."""
+
+    def train_parts(self, task: TrainingTask, parts: Sequence[slice]) -> list[LocalUpdates]:
+        """Train several parts, each as `train` does, to the last bit: faster than one by one if they are small."""
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         """Count the votes on the test samples `part`.

@@ -95,8 +95,9 @@ class LinearModel(BoundModel):
         return torch.cat([product, residual.sum(2).view(clients, replicas, -1).transpose(0, 1)], dim=-1)
 
     def local_models(self, start: Tensor) -> LocalModels:
-        """Begin local training in the layout of `LinearSteps`."""
-        return LinearSteps(self.layout, start)
+        """Begin local training in the layout of `LinearSteps`, or of `SingleLinearSteps` for one client."""
+        steps = SingleLinearSteps if start.shape[:2] == (1, 1) else LinearSteps
+        return steps(self.layout, start)
 
     def gradient_bound(self, input_norm: float) -> float:
         """Return `sqrt(2) ||(x, 1)||`, the bound for softmax regression.
@@ -361,3 +362,33 @@ class LinearSteps(LocalModels):
 def replicas_first(block: Tensor) -> Tensor:
     """Turn (clients, classes, replicas, ...) into (replicas, clients, classes, ...)."""
     return block.movedim(2, 0)
+
+
+class SingleLinearSteps(LocalModels):
+    """Local training in place of one model of one client, without axes of clients and replicas.
+
+    Its products are so small that every operation around them counts. Logits lie as (classes, batch).
+    """
+
+    def __init__(self, layout: Layout, start: Tensor) -> None:
+        self._parameters = start.clone(memory_format=torch.contiguous_format)
+        blocks = layout.unflatten(self._parameters[0, 0])  # views
+        self._weight = blocks["weight"]
+        self._bias = blocks["bias"][:, None] if "bias" in blocks else None
+        self._minus_one = start.new_full((1, 1), -1.0)
+
+    def step(self, x: Tensor, y: Tensor, weights: Tensor, rates: Tensor, decay: Tensor | None) -> None:
+        """Step as `LinearSteps` does."""
+        samples = x[0]
+        weight = self._weight
+        logits = weight.mm(samples.T) if self._bias is None else self._bias.addmm(weight, samples.T)
+        residual = logits.softmax(0)
+        residual.scatter_add_(0, y, self._minus_one.expand_as(y)).mul_(weights * rates)
+        kept = 1.0 if decay is None else float(1.0 - rates * decay)
+        weight.addmm_(residual, samples, beta=kept, alpha=-1)
+        if self._bias is not None:
+            self._bias.mul_(kept).sub_(residual.sum(1, keepdim=True))
+
+    def parameters(self) -> Tensor:
+        """Return the model as a flat vector, (1, 1, P)."""
+        return self._parameters

@@ -187,7 +187,7 @@ class BatchBuffer(threading.local):
         kept = self._room.get(dtype)
         if size > MOST_KEPT:
             return allocate(size, dtype, device).view(shape)
-        if kept is None or kept.device != device or len(kept) < size:
+        if kept is None or kept.device != device or kept.numel() < size:
             self._room[dtype] = kept = allocate(size, dtype, device)
         return kept[:size].view(shape)
 

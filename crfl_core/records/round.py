@@ -166,13 +166,28 @@ class TrainingTask:
         that share it agree in all of them. No chunk has clients of two groups, and how a group is cut depends on its
         own participants alone.
         """
-        parameters = self.starts.shape[-1]
         cut = []
         for rows in self.rows_by_group(slice(0, len(self.clients))):
-            wanted = at_once or clients_at_once(parameters, int(self.clients.batch_size[rows].max()))
-            chunk = max(1, min(wanted, PARAMETERS_AT_ONCE // parameters))
+            chunk = self._chunk(rows, at_once)
             cut += [slice(first, min(first + chunk, rows.stop)) for first in range(rows.start, rows.stop, chunk)]
         return cut
+
+    def bundles(self, at_once: int | None = None) -> list[list[slice]]:
+        """Return the same parts, those in a row together that have no more clients than one part may have."""
+        most = self._chunk(slice(0, len(self.clients)), at_once)
+        bundles: list[list[slice]] = []
+        for part in self.parts(at_once):
+            if bundles and part.stop - bundles[-1][0].start <= most:
+                bundles[-1].append(part)
+            else:
+                bundles.append([part])
+        return bundles
+
+    def _chunk(self, rows: slice, at_once: int | None) -> int:
+        """Return how many of some participants train at once."""
+        parameters = self.starts.shape[-1]
+        wanted = at_once or clients_at_once(parameters, int(self.clients.batch_size[rows].max()))
+        return max(1, min(wanted, PARAMETERS_AT_ONCE // parameters))
 
     def rows_by_group(self, part: slice) -> list[slice]:
         """Return the participants of a part as slices.

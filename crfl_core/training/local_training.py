@@ -59,19 +59,21 @@ class LocalTraining:
         It also measures the clients' batches. Every group trains in a call of its own, so no bit of it depends on the
         clients of another group: neither on what they do, nor on how many samples they have.
         """
-        groups = [self._train_group(task, rows) for rows in task.rows_by_group(part)]
-        if len(groups) == 1:
-            return groups[0]
-        measurements = BatchMeasurements.concatenate([trained.measurements for trained in groups])
-        memory = {name: torch.cat([trained.memory[name] for trained in groups], dim=1) for name in groups[0].memory}
-        return LocalUpdates(part, torch.cat([trained.updates for trained in groups], dim=1), measurements, memory)
+        return self.train_parts(task, [part])[0]
 
-    def _train_group(self, task: TrainingTask, part: slice) -> LocalUpdates:
-        """Train clients of one group.
+    def train_parts(self, task: TrainingTask, parts: Sequence[slice]) -> list[LocalUpdates]:
+        """Train several parts, each group in a call of its own.
 
-        A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`. With `training.toward_start` decay is
-        `lambda (w_{s-1} - w_0)`; with `training.class_balance` g is the gradient of the balanced loss.
+        All groups draw their batches first, because small operations are slower between large ones.
         """
+        drawn = [[self._draw(task, rows) for rows in task.rows_by_group(part)] for part in parts]
+        return [
+            join_groups(part, [self._train_group(task, batches) for batches in groups])
+            for part, groups in zip(parts, drawn, strict=True)
+        ]
+
+    def _draw(self, task: TrainingTask, part: slice) -> GroupBatches:
+        """Draw the batches of clients of one group."""
         federation = self._federation
         behaviour = federation.participation.behaviour(task.number, attacked=task.attacked).take(part)
         order = np.argsort(behaviour.attacking, kind="stable")  # attackers last: they and the others are slices
@@ -87,6 +89,35 @@ class LocalTraining:
         weights = sample_weights(sizes, rows.shape[2], dtype)
         rates = torch.from_numpy(behaviour.learning_rate).to(device, dtype)[:, None] * (sizes > 0)
         decay = torch.from_numpy(clients.weight_decay).to(device, dtype) if clients.weight_decay.any() else None
+        return GroupBatches(
+            part=part,
+            order=order,
+            clients=clients,
+            honest=honest,
+            rows=rows,
+            sizes=sizes,
+            labels=labels,
+            weights=weights,
+            rates=rates,
+            decay=decay,
+        )
+
+    def _train_group(self, task: TrainingTask, drawn: GroupBatches) -> LocalUpdates:
+        """Train clients of one group.
+
+        A step is `w_s <- w_{s-1} - eta (g(w_{s-1}) + lambda w_{s-1})`. With `training.toward_start` decay is
+        `lambda (w_{s-1} - w_0)`; with `training.class_balance` g is the gradient of the balanced loss.
+        """
+        federation = self._federation
+        device = federation.device
+        dtype = federation.dtype
+        part = drawn.part
+        clients = drawn.clients
+        honest = drawn.honest
+        rows = drawn.rows
+        labels = drawn.labels
+        sizes = drawn.sizes
+        weights = drawn.weights
         poisoned, measurements = self._poisoner.poison(task, rows, labels, sizes, clients.ids[honest:])
         own_data = 0 if poisoned is None else len(poisoned)
         balanced: Tensor | None = None
@@ -99,14 +130,14 @@ class LocalTraining:
         start = expand_starts(task.starts.to(device, dtype), clients)
         origin = origin_of(federation, task, clients)
         updates = start.new_empty(start.shape)
-        memory = memory_of(federation, task, start, part, order, clients)
+        memory = memory_of(federation, task, start, part, drawn.order, clients)
         kept = {name: torch.empty_like(values) for name, values in memory.own.items()}
         with errors_of("model", federation.config.model):
-            for group, models in local_models(federation, task, Begin(start, memory, origin), honest, drawn.sizes):
-                decays = None if decay is None else decay[group]
+            for group, models in local_models(federation, task, Begin(start, memory, origin), honest, sizes):
+                decays = None if drawn.decay is None else drawn.decay[group]
                 own = poisoned if group.stop > honest else None
                 seen = iterate_inputs(self._gathering, federation.features, rows[group], own)
-                by_step = (each[group].unbind(1) for each in (labels, weights, rates))
+                by_step = (each[group].unbind(1) for each in (labels, weights, drawn.rates))
                 for step, (x, y, means, rate) in enumerate(zip(seen, *by_step, strict=True)):
                     if scaling is not None:
                         shares = None if balanced is None else balanced[group, step]
@@ -116,12 +147,12 @@ class LocalTraining:
                         models.step(*made)
                     else:
                         models.last_step(*made, start[:, group], updates[:, group])
-                for name, values in finish_round(federation, start, updates, rates, memory, group).items():
+                for name, values in finish_round(federation, start, updates, drawn.rates, memory, group).items():
                     kept[name][:, group] = values
         if scaling is not None:
             measurements = scaling.add_measurements(measurements)
         trained = LocalUpdates(part, updates, measurements, kept)
-        return restore_order(trained, order) if 0 < honest < len(clients) else trained
+        return restore_order(trained, drawn.order) if 0 < honest < len(clients) else trained
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         """Count votes on some samples of a test set, by block."""
@@ -132,6 +163,35 @@ class LocalTraining:
         return PartialCount(
             part, np.concatenate(count_votes(model, voters.chunks(), [features[block] for block in rows]))
         )
+
+
+class GroupBatches(NamedTuple):
+    """Clients of one group with what they train on, attackers last; `order` are their places in `part`.
+
+    `honest` is how many do not attack. `rows` of the training data and their `labels` are (clients, steps, batch), as
+    are the `weights` of samples in the mean of their batch; `sizes` of batches and `rates` of steps are (clients,
+    steps), and `decay` is (clients,) or None.
+    """
+
+    part: slice
+    order: NDArray[np.int64]
+    clients: Clients
+    honest: int
+    rows: Tensor
+    sizes: Tensor
+    labels: Tensor
+    weights: Tensor
+    rates: Tensor
+    decay: Tensor | None
+
+
+def join_groups(part: slice, groups: Sequence[LocalUpdates]) -> LocalUpdates:
+    """Return what the groups of a part trained as one."""
+    if len(groups) == 1:
+        return groups[0]
+    measurements = BatchMeasurements.concatenate([trained.measurements for trained in groups])
+    memory = {name: torch.cat([trained.memory[name] for trained in groups], dim=1) for name in groups[0].memory}
+    return LocalUpdates(part, torch.cat([trained.updates for trained in groups], dim=1), measurements, memory)
 
 
 def restore_order(trained: LocalUpdates, order: NDArray[np.int64]) -> LocalUpdates:
@@ -235,7 +295,7 @@ class Begin(NamedTuple):
 
 
 def local_models(
-    federation: Federation, task: TrainingTask, begin: Begin, honest: int, sizes: NDArray[np.int64]
+    federation: Federation, task: TrainingTask, begin: Begin, honest: int, sizes: Tensor
 ) -> list[tuple[slice, LocalModels]]:
     """Return the clients that train together, with their models.
 
@@ -249,7 +309,7 @@ def local_models(
     state = attack_state_of(federation, task.attack_state)
     attackers = slice(honest, clients)
     start, memory, origin = begin.take(attackers)
-    attacked = AttackedSteps(federation, attack, state, start, memory, sizes[attackers], origin)
+    attacked = AttackedSteps(federation, attack, state, start, memory, sizes[attackers].cpu().numpy(), origin)
     groups: list[tuple[slice, LocalModels]] = [(attackers, attacked)]
     if honest:
         groups.append((slice(0, honest), honest_models(federation, *begin.take(slice(0, honest)))))
@@ -269,12 +329,13 @@ def iterate_inputs(gathering: BatchBuffer, features: Rows, rows: Tensor, poisone
     shape = (len(rows), rows.shape[2], features.shape[1])
     together = 1 if poisoned is not None else max(1, min(len(steps), INPUT_NUMBERS_AT_ONCE // math.prod(shape)))
     x = gathering.memory_for(features.dtype, features.device, (together, *shape))
-    for first in range(0, len(steps), together):
-        some = steps[first : first + together]  # one gather for several small steps
-        gathering.gather(features, some.flatten(), x[: len(some), :clean].flatten(0, 2))
+    gathered = x[:, :clean].view(-1, shape[2])
+    inputs = x.unbind(0)
+    for first, some in enumerate(steps.split(together)):  # one gather for several small steps
+        gathering.gather(features, some.flatten(), gathered[: some.numel()])
         if poisoned is not None:
             x[0, clean:] = poisoned[:, first]
-        yield from x[: len(some)].unbind(0)
+        yield from inputs[: some.shape[0]]
 
 
 def sample_weights(sizes: Tensor, batch: int, dtype: torch.dtype) -> Tensor:

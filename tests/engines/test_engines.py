@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,6 +110,9 @@ class Noting:
         clients = part.stop - part.start
         return LocalUpdates(part, task.starts.expand(-1, clients, -1), BatchMeasurements.clean(clients))
 
+    def train_parts(self, task: TrainingTask, parts: Sequence[slice]) -> list[LocalUpdates]:
+        return [self.train(task, part) for part in parts]
+
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         raise AssertionError("no model votes here")
 
@@ -141,6 +144,42 @@ def test_more_clients_train_at_once_if_models_and_batches_are_small(batch: int, 
     assert [part.stop - part.start for part in small.parts()] == parts
     assert [part.stop - part.start for part in small.parts(150)] == [150, 150]
     assert [part.stop - part.start for part in large.parts()] == [64, 64, 64, 64, 44]
+
+
+def grouped_task(count: int) -> tuple[Federation, TrainingTask]:
+    """Training of eight clients in groups, from a model of each; two of them poison their batches."""
+    attack = {"type": "model-replacement", "clients": [1, 6], "rounds": [2], "poisoned_per_batch": 3}
+    federation = federation_of(tiny(groups={"count": count}, attack=attack, certificates=["group-vote"]))
+    task = task_of(federation)
+    starts = task.starts * torch.arange(1.0, count + 1.0)[:, None]
+    return federation, replace(task, starts=starts)
+
+
+def test_groups_that_train_together_train_as_they_do_alone() -> None:
+    federation, task = grouped_task(6)
+    job = LocalTraining(federation)
+    (parts,) = task.bundles()
+    assert parts == task.parts()
+    assert len(parts) == 6
+    together = job.train_parts(task, parts)
+    assert sum(int(found.measurements.poisoned_samples.sum()) for found in together) > 0
+    for part, found in zip(parts, together, strict=True):
+        alone = LocalTraining(federation).train(task, part)
+        assert torch.equal(found.updates, alone.updates)
+        for name, column in vars(found.measurements).items():
+            np.testing.assert_array_equal(column, getattr(alone.measurements, name))
+    whole = job.train(task, slice(0, 8)).updates
+    assert torch.equal(whole, torch.cat([found.updates for found in together], dim=1))
+
+
+def test_no_more_clients_are_bundled_than_train_at_once() -> None:
+    _, task = grouped_task(5)
+    for at_once in (1, 2, 3, 4):
+        bundles = task.bundles(at_once)
+        assert [part for parts in bundles for part in parts] == task.parts(at_once)
+        assert max(parts[-1].stop - parts[0].start for parts in bundles) <= at_once
+    assert len(task.bundles(1)) == 8
+    assert len(task.bundles(4)) < len(task.parts(4))
 
 
 def test_the_local_engine_gives_threads_back() -> None:

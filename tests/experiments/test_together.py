@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,9 @@ class Counting:
         self.trained.append((task.number, len(task.starts), part.start))
         found = self._job.train(task, part)
         return replace(found, updates=found.updates + self._shift)
+
+    def train_parts(self, task: TrainingTask, parts: Sequence[slice]) -> list[LocalUpdates]:
+        return [self.train(task, part) for part in parts]
 
     def count_votes(self, task: CountingTask, part: slice) -> PartialCount:
         return self._job.count_votes(task, part)

@@ -147,6 +147,28 @@ def test_the_last_step_tells_how_far_all_of_them_went(
     assert (moved[:, 1] == 0).all()
 
 
+@pytest.mark.parametrize("decay", [None, [0.1, 0.2]], ids=["none", "some"])
+@pytest.mark.parametrize("model", MODELS, ids=named)
+def test_a_client_makes_the_same_steps_alone_as_beside_others(model: Model, decay: list[float] | None) -> None:
+    bound = model.build(FACTS)
+    x, y, weights = some_data(clients=2, batch=5)
+    rates = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    decays = None if decay is None else torch.tensor(decay, dtype=torch.float64)
+    start = gaussian(1, 2, bound.layout.size) * 0.3
+    before = start.clone()
+    together, moved = bound.local_models(start), torch.empty_like(start)
+    alone, moved_alone = bound.local_models(start[:, 1:]), torch.empty_like(start[:, 1:])
+    own = slice(1, 2)
+    for _ in range(2):
+        together.step(x, y, weights, rates, decays)
+        alone.step(x[own], y[own], weights[own], rates[own], None if decays is None else decays[own])
+    torch.testing.assert_close(alone.parameters(), together.parameters()[:, own], rtol=1e-10, atol=1e-12)
+    together.write_updates(start, moved)
+    alone.write_updates(start[:, own], moved_alone)
+    torch.testing.assert_close(moved_alone, moved[:, own], rtol=1e-10, atol=1e-12)
+    assert torch.equal(start, before)
+
+
 @pytest.mark.parametrize("model", MODELS, ids=named)
 def test_logits_of_replicas_equal_those_of_the_plain_module(model: Model) -> None:
     bound = model.build(FACTS)

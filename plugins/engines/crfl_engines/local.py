@@ -63,10 +63,10 @@ class Local(Engine):
             THREAD_COUNT.acquire(self.threads)
 
     def train(self, task: TrainingTask) -> Iterator[LocalUpdates]:
-        """Train one chunk after the other."""
+        """Train one chunk after the other, and chunks of small groups together."""
         assert self._job is not None
-        for part in task.parts(self.chunk_clients):
-            yield self._job.train(task, part)
+        for parts in task.bundles(self.chunk_clients):
+            yield from self._job.train_parts(task, parts)
 
     def close(self) -> None:
         """Drop the job, which holds all data, and return the threads."""
