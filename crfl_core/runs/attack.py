@@ -21,11 +21,21 @@ import numpy as np
 
 from crfl_core.certification.certifier import CertificateQuestion
 from crfl_core.errors import ConfigError, CrflError, PluginError
-from crfl_core.plugin_api.certificate import ABSTAIN, Level
+from crfl_core.plugin_api.certificate import ABSTAIN, Guarantee, Level
 from crfl_core.plugin_loading.missing_plugins import missing_plugin_messages
 from crfl_core.records.ledger import Ledger, LedgerRecord
 from crfl_core.records.votes import GroupVotes
-from crfl_core.runs.attack_aims import Statement, build_attack, drift_bound, find_obstacle, leads, take_aim
+from crfl_core.runs.attack_aims import (
+    Classes,
+    Statement,
+    build_attack,
+    choose_size,
+    drift_bound,
+    find_obstacle,
+    leads,
+    longest_distance,
+    take_aim,
+)
 from crfl_core.runs.verification import same_thread_count
 from crfl_core.runs.worlds import Replays, World, recorded_world
 
@@ -37,11 +47,12 @@ if TYPE_CHECKING:
 class AttackedStatement(LedgerRecord):
     """Outcome for one statement of a certificate, over all replays.
 
-    `size` is what was attacked: a number of clients, a poisoned share or a distance. `certified` counts predictions
-    that are certified against it in either direction, `flipped` those of them that changed, and `undecided` those about
-    which the sampled votes of the other world say too little. `changed` counts predictions that changed without being
-    certified: an attack that changes nothing shows nothing. `strongest` is the largest ratio of the effect to its
-    bound: of the drift, or of a lead that was lost to twice the attackers' votes; None if neither is bounded.
+    `size` is what was attacked: a number of clients, a poisoned share, a distance or the median norm of triggers.
+    `certified` counts predictions that are certified against it in either direction, `flipped` those of them that
+    changed, and `undecided` those about which the sampled votes of the other world say too little. `changed` counts
+    predictions that changed without being certified: an attack that changes nothing shows nothing. `strongest` is the
+    largest ratio of the effect to its bound: of the drift, or of a lead that was lost to twice the attackers' votes,
+    without what triggers take from it; None if neither is bounded.
     """
 
     certificate: str
@@ -108,7 +119,8 @@ def attack_certificates(
     with TemporaryDirectory(prefix="crfl-") as nowhere, same_thread_count(run.directory):
         worlds = Replays(run, [number for number in resampled if number is not None], Path(nowhere), trackers)
         for statement in find_statements(questions, clients):
-            outcome = find_obstacle(statement, run.ledger) or attack_statement(statement, worlds, replays)
+            obstacle = find_obstacle(statement, run.ledger, worlds.federation)
+            outcome = obstacle or attack_statement(statement, worlds, replays)
             if isinstance(outcome, str):
                 not_attacked[statement.name] = outcome
             else:
@@ -160,7 +172,7 @@ def attack_statement(statement: Statement, worlds: Replays, replays: int) -> Att
     aim = take_aim(statement, clean, federation.test_sets["clean"].features, federation, replays)
     if isinstance(aim, str):
         return aim
-    found = Comparison(statement, clean, aim.size)
+    found = Comparison(statement, worlds, aim.size)
     for number in range(replays):
         attack = build_attack(statement, aim, number, clean, federation)
         found.add(worlds.attacked(attack, f"replay: {statement.certificate.title}"), forward=True)
@@ -174,16 +186,19 @@ def compare_with_recorded(statement: Statement, worlds: Replays, run: RunResult)
     """
     if statement.threat.rounds_at_most is not None or statement.question.uncovered:
         return None
-    if find_obstacle(statement, run.ledger):
+    if find_obstacle(statement, run.ledger, worlds.federation):
         return None
     recorded = recorded_world(run)
     guarantee, directions, _ = statement.certify(recorded)
     if guarantee is None or "backward" not in directions:
         return None
-    size = {"client": float(statement.threat.attackers), "sample": statement.threat.poison_ratio}.get(statement.level)
-    if size is None:
+    if statement.level == "feature":
         size = float(run.ledger.clients.delta.max(initial=0.0))
-    found = Comparison(statement, worlds.clean, size)
+    elif statement.level == "sample":
+        size = statement.threat.poison_ratio
+    else:
+        size = choose_size(statement, guarantee, run.ledger)
+    found = Comparison(statement, worlds, size)
     found.add(recorded, forward=False)
     return found.outcome("the attack of the run") if found.certified else None
 
@@ -193,7 +208,7 @@ class Comparison:
     """Comparison of attacked worlds with the clean one, about one statement."""
 
     statement: Statement
-    clean: World
+    worlds: Replays
     size: float
     replays: int = 0
     certified: set[int] = field(default_factory=set)
@@ -201,6 +216,11 @@ class Comparison:
     undecided: set[int] = field(default_factory=set)
     changed: set[int] = field(default_factory=set)
     strongest: float | None = None
+
+    @property
+    def clean(self) -> World:
+        """Return the world without attackers."""
+        return self.worlds.clean
 
     def add(self, attacked: World, *, forward: bool) -> None:
         """Add an attacked world, read backward.
@@ -212,27 +232,32 @@ class Comparison:
         if forward:
             pairs.append(("forward", self.clean, attacked))
         certified: set[int] = set()
+        changed = differing(self.statement.predictions(self.clean), self.statement.predictions(attacked))
+        triggered = self.statement.level == "backdoor"
         for direction, known, other in pairs:
             guarantee, directions, _ = self.statement.certify(known)
             if guarantee is None or direction not in directions:
                 continue
-            holds = ~guarantee.abstained & (guarantee.radius >= self.size)
-            predictions = self.statement.predictions(other)
+            if triggered:
+                holds = ~guarantee.abstained
+                predictions = self._add_triggers(guarantee, known, other)
+            else:
+                holds = ~guarantee.abstained & (guarantee.radius >= self.size)
+                predictions = self.statement.predictions(other)
             certified |= as_set(holds)
+            changed |= differing(self.statement.predictions(known), predictions)
             self.undecided |= as_set(holds & (predictions == ABSTAIN))
             self.flipped |= as_set(holds & (predictions != ABSTAIN) & (predictions != guarantee.prediction))
             self._note_ratio(attacked, known.ledger)
-        before = self.statement.predictions(self.clean)
-        after = self.statement.predictions(attacked)
         self.certified |= certified
-        self.changed |= as_set((before != after) & (before != ABSTAIN) & (after != ABSTAIN)) - certified
+        self.changed |= changed - certified
 
     def outcome(self, attack: str) -> AttackedStatement:
         """Return what was found."""
         return AttackedStatement(
             certificate=self.statement.certificate.title,
             level=self.statement.level,
-            attack=attack,
+            attack=attack + (" and triggers" if self.statement.level == "backdoor" else ""),
             rounds=self.statement.rounds_text,
             clients=self.statement.threat.attackers,
             size=self.size,
@@ -244,6 +269,16 @@ class Comparison:
             strongest=self.strongest,
             flipped_samples=tuple(sorted(self.flipped)),
         )
+
+    def _add_triggers(self, guarantee: Guarantee, known: World, other: World) -> Classes:
+        """Return what the other world predicts under triggers.
+
+        Their norms are just below the certified radii. Inputs without one, or with one that is longer than the domain
+        of inputs is wide, get triggers of the attacked size.
+        """
+        norms = np.where(guarantee.radius < longest_distance(known.ledger), guarantee.radius, self.size)
+        labels = np.maximum(self.statement.predictions(known), 0)
+        return self.worlds.predict_triggered(other, labels, norms)
 
     def _note_ratio(self, attacked: World, ledger: Ledger) -> None:
         """Keep the largest ratio of an attack's effect to its bound.
@@ -266,6 +301,11 @@ class Comparison:
 def as_set(mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> set[int]:
     """Return the places at which a mask is true."""
     return set(np.flatnonzero(mask).tolist())
+
+
+def differing(before: Classes, after: Classes) -> set[int]:
+    """Return the places at which two decided predictions differ."""
+    return as_set((before != after) & (before != ABSTAIN) & (after != ABSTAIN))
 
 
 def largest_drift(statement: Statement, ledger: Ledger, size: float) -> float:
@@ -291,7 +331,7 @@ def lost_lead(statement: Statement, clean: World, attacked: World) -> float:
 
     It is relative to what the attackers can take: two votes of each.
     """
-    labels = statement.compute_guarantee(clean).prediction
+    labels = statement.predictions(clean)
     before, after = (
         leads(statement.votes(world).expect(GroupVotes), labels, clean.ledger)[0] for world in (clean, attacked)
     )

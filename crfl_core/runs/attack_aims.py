@@ -15,7 +15,8 @@ from crfl_core.certification.certifier import CertificateQuestion, audit_certifi
 from crfl_core.certification.confidence import vote_bounds
 from crfl_core.certification.drift import DriftBound
 from crfl_core.plugin_api.certificate import ABSTAIN, Certificate, Direction, Guarantee, Level
-from crfl_core.records.votes import ExactVotes, GroupRankings, GroupVotes, LogitVotes
+from crfl_core.records.votes import ExactVotes, GroupDistances, GroupRankings, GroupVotes, LogitVotes
+from crfl_core.runs.triggers import is_differentiable
 from crfl_core.training.steering import PoisonAim, PoisonKind, PushAim, Pushing, RulePushing, Steering
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ SIZE_WORDS: Mapping[Level, str] = {
     "client": "malicious client(s)",
     "sample": "of each attacker's samples",
     "feature": "of distance",
+    "backdoor": "or more as the norm of a trigger",
 }
 
 
@@ -111,18 +113,22 @@ class Statement:
         They are `ABSTAIN` where sampled votes do not decide.
         """
         votes = self.votes(world)
+        winners: Classes
         if isinstance(votes, LogitVotes):
-            winners: Classes = votes.logits.argmax(axis=1)
+            winners = votes.logits.argmax(axis=1)
             return winners
         if isinstance(votes, ExactVotes):
             return votes.winner
+        if isinstance(votes, GroupDistances):  # a certificate about triggers abstains where clients alone may win
+            winners = formulas.vote_counts(votes.ballots, world.ledger.facts.classes).argmax(axis=1)
+            return winners
         if isinstance(votes, GroupVotes):
             return self.compute_guarantee(world).prediction
         first, p_a, p_b = vote_bounds(votes)
         return np.where(p_a > p_b, first, ABSTAIN)
 
 
-def find_obstacle(statement: Statement, ledger: Ledger) -> str:
+def find_obstacle(statement: Statement, ledger: Ledger, federation: Federation) -> str:
     """Return why replays cannot attack a statement.
 
     The text is empty if they can.
@@ -136,7 +142,8 @@ def find_obstacle(statement: Statement, ledger: Ledger) -> str:
     if threat.clean_world == "scaled" and threat.scale > 1:
         return "attackers who multiply honest updates, too, are not replayed: set threat.clean_world = 'honest'"
     if statement.level == "backdoor":
-        return "triggers at test time are not tried"
+        found = is_differentiable(federation.maps, federation.data.test_x)
+        return "" if found else "triggers are found by gradient, and its feature maps have none"
     if statement.allows_any_update(ledger):
         return "" if statement.level == "client" else "attackers may submit anything, which is the client level"
     if not ledger.facts.model_facts.linear:
@@ -168,18 +175,22 @@ def choose_size(statement: Statement, guarantee: Guarantee, ledger: Ledger) -> f
     """Return the radius to attack.
 
     It is the number of clients, or the median radius, against which half is certified. A poisoned share is at least one
-    sample of a batch.
+    sample of a batch. Triggers have norms of their own, and this is the median.
     """
     if statement.level == "client":
         return float(statement.threat.attackers)
-    low, high = ledger.facts.domain
-    farthest = (high - low) * ledger.facts.inputs**0.5
-    radii = np.minimum(guarantee.radius, farthest)
+    radii = np.minimum(guarantee.radius, longest_distance(ledger))
     radii = radii[np.isfinite(radii) & (radii > 0)]
     size = float(np.median(radii)) if len(radii) else 0.0
     if statement.level == "sample":
         size = max(size, (1.0 + 2.0 * SIZE_MARGIN) / float(ledger.clients.batch_size.min()))
     return size
+
+
+def longest_distance(ledger: Ledger) -> float:
+    """Return how far two inputs in the domain may be apart."""
+    low, high = ledger.facts.domain
+    return float((high - low) * ledger.facts.inputs**0.5)
 
 
 def take_aim(statement: Statement, clean: World, features: Tensor, federation: Federation, replays: int) -> Aim | str:
@@ -192,12 +203,12 @@ def take_aim(statement: Statement, clean: World, features: Tensor, federation: F
         return refusal
     size = choose_size(statement, guarantee, clean.ledger)
     certified = ~guarantee.abstained
-    if "forward" in directions:
+    if "forward" in directions and statement.level != "backdoor":  # each trigger has a norm of its own
         certified &= guarantee.radius >= size
     if not certified.any() or size == 0:
         return f"nothing is certified against {size:.4g} {SIZE_WORDS[statement.level]}"
     if statement.certificate.groups:
-        return aim_at_votes(statement, clean, guarantee, certified, replays)
+        return replace(aim_at_votes(statement, clean, guarantee, certified, replays), size=size)
     parameters = torch.from_numpy(clean.model_of_round(clean.ledger.facts.rounds)).to(features)
     parts = federation.new_model().logits_in_parts(parameters[None], features)
     logits = torch.cat([logits[0] for _, logits in parts]).double().cpu().numpy()
@@ -266,7 +277,7 @@ def aim_at_votes(
     shifts = [min(shift, last) for shift in range(replays)]
     every = statement.certificate.round_scope() == "every"
     return Aim(
-        size=float(threat.attackers),
+        size=0.0,
         rounds=tuple(range(1, ledger.facts.rounds + 1)) if every else threat.rounds,
         attackers=tuple(tuple(sorted(reached[shift : shift + threat.attackers])) for shift in shifts),
         order=order,

@@ -12,17 +12,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from crfl_core.certification.voting import VotingModels, collect_votes
+from crfl_core.certification.voting import VotingModels, collect_votes, predict_classes
 from crfl_core.errors import CrflError
 from crfl_core.plugin_loading.hooks import Hooks
 from crfl_core.plugin_loading.registry import Registry
 from crfl_core.records.ledger import ClientColumns, Ledger, RoundRecord
 from crfl_core.runs.certify import rebuild_federation
 from crfl_core.runs.stored_votes import vote_streams
+from crfl_core.runs.triggers import find_triggers
 from crfl_core.training import rounds
 from crfl_core.training.clean_twin import read_kept_model, separate_session
 from crfl_core.training.client_sampling import Participation
 from crfl_core.training.continuations import add_test_noise, train_continuations
+from crfl_core.training.features import FEATURE_NUMBERS_AT_ONCE
 from crfl_core.training.ledger_rows import record_round
 from crfl_core.training.session import Session
 from crfl_core.training.threats import prepare_attack
@@ -96,6 +98,7 @@ def replay(
 
 
 Array = NDArray[np.float64]
+Classes = NDArray[np.int64]
 ENGINES_OF_THIS_PROCESS = ("local", "stacked")
 """Engines that train in this process, where replayed attackers know their aim. Other runs are replayed on `local`."""
 
@@ -177,6 +180,27 @@ class Replays:
         Progress is reported as that of `phase`.
         """
         return self._world(self._replay(attack, phase))
+
+    def predict_triggered(self, world: World, labels: Classes, norms: Array) -> Classes:
+        """Return what groups of linear models predict under triggers.
+
+        Each test input is moved by less than its norm, away from its label.
+        """
+        federation = self.federation
+        x = federation.data.test_x
+        parameters = torch.from_numpy(world.model_of_round(world.ledger.facts.rounds)).to(x.device)
+        targets = torch.from_numpy(labels).to(x.device), torch.from_numpy(norms).to(x.device)
+        model = federation.new_model()
+        failed = world.ledger.failed_groups
+        # Groups have no continuations: their vote asks for none.
+        models = VotingModels(model, parameters, federation.streams, lambda _request: parameters, failed)
+        numbers_per_input = max(federation.maps.widest, len(parameters) * world.ledger.facts.classes)
+        rows = max(1, FEATURE_NUMBERS_AT_ONCE // numbers_per_input)
+        found = []
+        for some, *target in zip(x.split(rows), *(each.split(rows) for each in targets), strict=True):
+            moved = find_triggers(federation.maps, model, parameters, some, *target)
+            found.append(predict_classes(models, federation.maps(moved), world.ledger.facts.groups))
+        return np.concatenate(found)
 
     def _replay(self, attack: Attack | None, phase: str) -> Replay:
         session = self._session(with_attack(self.federation, attack))

@@ -17,11 +17,9 @@ import crfl_core
 from crfl_core import RunResult
 from crfl_core.certification.formulas import certified_groups, vote_counts
 from crfl_core.extend import AttackerView, GroupDistances, State
-from crfl_core.plugin_api.feature_map import FeatureMaps
 from crfl_core.runs.predict import predict
+from crfl_core.runs.triggers import find_triggers
 from tests.oracle import federation_of, tiny
-
-STEPS = 12
 
 
 def grouped(**changes: Any) -> dict[str, Any]:
@@ -53,33 +51,13 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     return crfl_core.run(grouped(), out=tmp_path_factory.mktemp("backdoor") / "clean")
 
 
-def find_triggers(run: RunResult, x: Tensor, predicted: NDArray[np.int64], norms: Tensor) -> Tensor:
-    """Move inputs within these norms so that as many groups as possible leave the predicted class."""
-    config = run.config
-    maps = FeatureMaps(config.model.features, x.shape[1])
-    parts = run.layout.unflatten(run.parameters.double())
-    label = torch.from_numpy(predicted)
-    moved = x.clone()
-    for _ in range(STEPS):
-        moved.requires_grad_(True)
-        logits = torch.einsum("gcd,md->gmc", parts["weight"], maps(moved)) + parts["bias"][:, None]
-        place = label[None, :, None].expand(len(logits), -1, 1)
-        own = logits.gather(-1, place)[..., 0]
-        rival = logits.scatter(-1, place, -torch.inf).amax(-1)
-        lead = (own - rival).clamp(min=-0.01).sum()
-        (slope,) = torch.autograd.grad(lead, moved)
-        step = slope / torch.linalg.vector_norm(slope, dim=1, keepdim=True).clamp(min=1e-12)
-        trigger = moved.detach() - x - norms[:, None] / 3 * step
-        length = torch.linalg.vector_norm(trigger, dim=1, keepdim=True)
-        moved = x + trigger * (norms[:, None] / length.clamp(min=1e-12)).clamp(max=1.0)
-    return moved.detach()
-
-
 def attack_tests(
     run: RunResult, x: Tensor, predicted: NDArray[np.int64], norms: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
     """Return which predictions a trigger of these norms changes, on an attacked run."""
-    inputs = find_triggers(run, x, predicted, torch.from_numpy(norms))
+    federation = federation_of(grouped())
+    targets = torch.from_numpy(predicted), torch.from_numpy(norms)
+    inputs = find_triggers(federation.maps, federation.new_model(), run.parameters.double(), x, *targets)
     classes = predict(run, inputs.numpy(), scaled=True).classes
     changed: NDArray[np.bool_] = classes != predicted
     return changed

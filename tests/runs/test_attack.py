@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crfl_certificates.backdoor import Backdoor
 from crfl_certificates.group_vote import GroupVote
 from crfl_certificates.pathwise_linear import PathwiseLinear
 
 import crfl_core
 from crfl_core import RunResult
-from crfl_core.extend import ConfigError, CrflError, Guarantee, Ledger, Level, Threat, Votes
+from crfl_core.extend import BoundMap, ConfigError, CrflError, FeatureMap, Guarantee, Ledger, Level, Threat, Votes
 from crfl_core.runs.attack import AttackedStatement, AttackReport, attack_certificates
 from tests.certificates.federations import ZerosAndOnes
 from tests.oracle import tiny
@@ -175,6 +176,93 @@ def test_the_vote_of_groups_stands_and_loses_all_that_attackers_can_take(
     assert one.changed > 0
     assert one.strongest is not None
     assert 0.5 <= one.strongest <= 1.0
+
+
+def triggered(**changes: Any) -> dict[str, Any]:
+    """Nine clients with a linear model each, behind a map with a Lipschitz constant."""
+    defaults: dict[str, Any] = {
+        "partition": {"type": "iid", "clients": 9},
+        "model": {"type": "softmax", "features": {"type": "unit-ball", "radius": 3.0}},
+        "training": {"learning_rate": 2.0, "steps": 40, "batch_size": 32},
+        "threat": {"clients": 1, "rounds": [1]},
+        "certificates": ["backdoor"],
+    }
+    return grouped(**(defaults | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"threat": {"clients": [0, 4], "rounds": [1]}},
+        {"model": {"type": "softmax", "bias": False, "features": {"type": "random-fourier", "outputs": 200}}},
+        {"model": {"type": "softmax", "features": "scattering"}},
+        {"dtype": "float64", "model": "softmax"},
+    ],
+    ids=["ball", "two named", "cosines", "wavelets", "no maps"],
+)
+def test_malicious_clients_and_triggers_change_nothing_within_the_radius(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    one = found(attacked(triggered(**changes), tmp_path), "backdoor")
+    assert one.attack == "pushed updates and triggers"
+    assert one.flipped == 0
+    assert one.certified > 5
+    assert one.changed > 0
+    assert one.strongest is not None
+    assert 0.5 <= one.strongest <= 1.0
+
+
+def test_the_triggers_of_an_attacked_run_are_tried_on_the_clean_one(tmp_path: Path) -> None:
+    attack = {"type": "model-replacement", "clients": [0], "rounds": [2], "poisoned_per_batch": 8, "scale": 5.0}
+    report = attacked(triggered(attack=attack, threat={}), tmp_path, replays=1)
+    (own,) = (one for one in report.statements if one.attack == "the attack of the run and triggers")
+    assert own.certified > 30
+    assert own.flipped == 0
+
+
+class Enlarged(Backdoor):
+    """Promises triggers of twice the norm."""
+
+    def certify(self, ledger: Ledger, votes: Votes, threat: Threat, level: Level) -> Guarantee:
+        true = super().certify(ledger, votes, threat, level)
+        return Guarantee(**vars(true) | {"radius": 2.0 * true.radius})
+
+
+def test_a_radius_for_triggers_that_is_too_large_is_refuted(tmp_path: Path) -> None:
+    config = triggered(certificates=["wrong"])
+    run = crfl_core.run(config, out=tmp_path / "run", plugins={"wrong": Enlarged})
+    one = found(attack_certificates(run, replays=1), "backdoor")
+    assert one.flipped > 10
+    assert len(one.flipped_samples) == one.flipped
+
+
+class BoundHalves(BoundMap):
+    """Halves inputs in NumPy, through which PyTorch finds no gradient."""
+
+    lipschitz = 0.5
+
+    def __init__(self, inputs: int) -> None:
+        self.outputs = inputs
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(0.5 * x.numpy())
+
+    def norm_bound(self, inputs: float) -> float:
+        return 0.5 * inputs
+
+
+class Halves(FeatureMap):
+    def bind(self, inputs: int) -> BoundMap:
+        return BoundHalves(inputs)
+
+
+def test_triggers_need_feature_maps_with_a_gradient(tmp_path: Path) -> None:
+    config = triggered(model={"type": "softmax", "features": "halves"}, certificates=["group-vote", "backdoor"])
+    run = crfl_core.run(config, out=tmp_path / "run", plugins={"halves": Halves})
+    report = attack_certificates(run, replays=1)
+    assert "its feature maps have none" in report.not_attacked["backdoor (backdoor level, every round)"]
+    assert found(report).certified > 30
 
 
 class Overstated(GroupVote):
