@@ -50,7 +50,7 @@ peers: $(VENV)/.installed-dev
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	PIP_CONSTRAINT= $(PEERS)/bin/python -m pip install --quiet torch==2.13.0 'numpy<2' scipy pfl==0.6.0
 	PIP_CONSTRAINT= $(PEERS)/bin/python -m pip install --quiet --no-deps byzfl==0.0.11
-	CRFL_PEERS=$(PEERS) $(BIN)/python -m benchmarks rounds
+	CRFL_PEERS=$(PEERS) $(BIN)/python -m benchmarks rounds networks
 
 benchmarks: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks

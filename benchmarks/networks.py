@@ -1,8 +1,8 @@
 """A round of 20 clients that train small networks, beside the usual loop over clients and the peers.
 
 `mlp` has 64 hidden units, batches of 100 and 30 local steps; `cnn` has 8 and 16 channels, batches of 50 and 10 steps.
-The loop trains a module per client with `torch.optim.SGD`. pfl-research, if `make peers` has installed it, trains the
-same modules. Our rounds include all checks and their lines in the ledger. CPU seconds of one thread.
+The loop trains a module per client with `torch.optim.SGD`. pfl-research and ByzFL, if `make peers` has installed them,
+train the same modules. Our rounds include all checks and their lines in the ledger. CPU seconds of one thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peer_rounds import CLIENTS, NETWORKS, PER_CLIENT, RATE, network_peer_times
+from benchmarks.peer_rounds import CLIENTS, NETWORKS, PEERS, PER_CLIENT, RATE, network_peer_times
 from benchmarks.round_runner import Rounds
 from benchmarks.timing import best_times, report
 
@@ -75,7 +75,8 @@ def main() -> None:
         times = best_times({"ours": ours, "looped": looped}, turns=TURNS, clock=time.process_time)
         print("CPU seconds, one thread: " + "  ".join(f"{one} {seconds:.3f}" for one, seconds in times.items()))
         report(f"time of a round of {name} / a loop over clients", times["ours"] / times["looped"], "at most 1")
-        if name in peers:
-            report(f"time of a round of {name} in pfl-research / ours", peers[name] / times["ours"], "at least 1")
+        for peer in PEERS:
+            if (seconds := peers.get(f"{peer} {name}")) is not None:
+                report(f"time of a round of {name} in {peer} / ours", seconds / times["ours"], "at least 1")
     if not peers:
-        print("pfl-research is not installed: `make peers` adds it")
+        print("no peer is installed: `make peers` adds them")

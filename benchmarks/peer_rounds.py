@@ -40,7 +40,7 @@ def peer_times() -> dict[str, float]:
 
 
 def network_peer_times() -> dict[str, float]:
-    """Measure CPU seconds of a round of pfl-research with each network, if it is installed."""
+    """Measure CPU seconds of a round of every peer with each network, such as "ByzFL mlp"."""
     return measure_elsewhere("networks")
 
 
@@ -132,20 +132,26 @@ def pfl_rounds(
     yield from moments
 
 
-def byzfl_rounds() -> Iterator[float]:
-    """Yield the times between rounds of federated averaging in ByzFL."""
+def byzfl_rounds(
+    new_module: Callable[[], nn.Module] | None = None, batch: int = BATCH, steps: int = STEPS
+) -> Iterator[float]:
+    """Yield the times between rounds of federated averaging in ByzFL, by default of its own softmax regression."""
     for name in ABSENT:
         sys.modules[name] = MagicMock()
     from byzfl import Client, Server
+    from byzfl.fed_framework import models
     from torch.utils.data import DataLoader, TensorDataset
+
+    if new_module is not None:
+        models.compared = new_module  # it looks models up by name
 
     def loader() -> DataLoader[tuple[torch.Tensor, ...]]:
         x = torch.rand(PER_CLIENT, FEATURES)
         y = torch.randint(CLASSES, (PER_CLIENT,))
-        return DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True)
+        return DataLoader(TensorDataset(x, y), batch_size=batch, shuffle=True)
 
     common = {
-        "model_name": "logreg_mnist",
+        "model_name": "logreg_mnist" if new_module is None else "compared",
         "device": "cpu",
         "optimizer_name": "SGD",
         "learning_rate": RATE,
@@ -163,12 +169,12 @@ def byzfl_rounds() -> Iterator[float]:
     for _ in range(ROUNDS + 1):
         for client in clients:
             client.set_model_state(server.get_dict_parameters())
-            client.compute_model_update(STEPS)
+            client.compute_model_update(steps)
         server.update_model_with_weights([client.get_flat_parameters() for client in clients])
         yield time.process_time()
 
 
-PEERS: dict[str, tuple[str, Callable[[], Iterator[float]]]] = {
+PEERS: dict[str, tuple[str, Callable[..., Iterator[float]]]] = {
     "pfl-research": ("pfl", pfl_rounds),
     "ByzFL": ("byzfl", byzfl_rounds),
 }
@@ -178,9 +184,13 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {"mlp": (new_mlp
 
 def main() -> None:
     torch.set_num_threads(1)
-    measured: dict[str, tuple[str, Callable[[], Iterator[float]]]] = PEERS
+    measured: dict[str, tuple[str, Callable[..., Iterator[float]]]] = PEERS
     if sys.argv[1:] == ["networks"]:
-        measured = {name: ("pfl", partial(pfl_rounds, *network)) for name, network in NETWORKS.items()}
+        measured = {
+            f"{peer} {name}": (package, partial(rounds, *network))
+            for peer, (package, rounds) in PEERS.items()
+            for name, network in NETWORKS.items()
+        }
     for name, (package, rounds) in measured.items():
         if importlib.util.find_spec(package) is not None:
             moments = list(rounds())
