@@ -150,7 +150,7 @@ def byzfl_rounds(
         y = torch.randint(CLASSES, (PER_CLIENT,))
         return DataLoader(TensorDataset(x, y), batch_size=batch, shuffle=True)
 
-    common = {
+    common: dict[str, object] = {
         "model_name": "logreg_mnist" if new_module is None else "compared",
         "device": "cpu",
         "optimizer_name": "SGD",
@@ -159,12 +159,21 @@ def byzfl_rounds(
         "milestones": [],
         "learning_rate_decay": 1.0,
     }
-    own = {"loss_name": "CrossEntropyLoss", "LabelFlipping": False, "nb_labels": CLASSES, "momentum": 0.0}
+    own: dict[str, object] = {
+        "loss_name": "CrossEntropyLoss",
+        "LabelFlipping": False,
+        "nb_labels": CLASSES,
+        "momentum": 0.0,
+    }
     clients = [
         Client(common | own | {"training_dataloader": loader(), "store_per_client_metrics": False})
         for _ in range(CLIENTS)
     ]
-    mean = {"aggregator_info": {"name": "Average", "parameters": {}}, "pre_agg_list": [], "test_loader": loader()}
+    mean: dict[str, object] = {
+        "aggregator_info": {"name": "Average", "parameters": {}},
+        "pre_agg_list": [],
+        "test_loader": loader(),
+    }
     server = Server(common | mean)
     for _ in range(ROUNDS + 1):
         for client in clients:
